@@ -396,3 +396,11 @@ def test_a_cited_file_of_the_package_is_there(path: Path) -> None:
     cited = re.findall(r"(?<![\w/.{}*-])(?:[a-z0-9_]+/)+[a-z0-9_]+\.(?:py|c)\b", path.read_text())
     absent = {name for name in cited if not any((folder / name).is_file() for folder in folders)}
     assert {name for name in absent if name.partition("/")[0] not in OF_OTHERS} == set()
+
+
+@pytest.mark.parametrize("module", modules_of("commands", "reporting", "analysis", "studies"))
+def test_what_the_user_names_is_written_in_one_way(module: str) -> None:
+    # recording/output.py: with it a pipe, a link and an old file are treated alike by every command
+    calls = [node.func for node in ast.walk(parsed(MODULES[module])) if isinstance(node, ast.Call)]
+    names = {call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in calls}
+    assert not names & {"write_text", "write_bytes", "write_atomic"}

@@ -13,7 +13,6 @@ import commands
 import pytest
 from commands import call
 
-from loaderbench.commands.terminal import check_json_target, write_json
 from loaderbench.errors import ConfigError
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import SCHEMA
@@ -183,33 +182,6 @@ def test_a_trace_of_a_study_or_a_folder_says_what_to_name(store: Store, tmp_path
 
 
 # -- files and streams -------------------------------------------------------------------------------------
-
-
-def test_a_json_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target, link = tmp_path / "x.json", tmp_path / "link.json"
-    target.write_text("before")
-    link.symlink_to(target)
-
-    def no_sync(descriptor: int) -> None:
-        assert target.read_text() == "before", "it is not written over"
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", no_sync)
-        with pytest.raises(ConfigError, match="No space left on device"):
-            write_json({"a": 1}, str(target))
-    assert target.read_text() == "before" and set(os.listdir(tmp_path)) == {"x.json", "link.json"}  # noqa: PTH208
-
-    check_json_target(str(link))
-    write_json({"a": 1}, str(link))
-    assert link.is_symlink() and json.loads(target.read_text()) == {"a": 1}
-
-
-def test_json_goes_into_what_is_no_file(tmp_path: Path) -> None:
-    ended = commands.run(
-        "list", "--results", tmp_path, "--json", "/dev/stdout", wrapper=("sh", "-c", '"$@" | cat', "sh")
-    )
-    assert (ended.code, json.loads(ended.out)) == (0, [])
 
 
 def closing(streams: str) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ def measure(
         raise ConfigError("--save-profile takes the times of a real GPU: give --device cuda")
     store = Store(output.results)
     store.check_writable()
-    check_json_target(output.json_out)
+    check_json_target(output.json_out, save_profile)
     loaders = [loader.name for loader in request.loaders]
     study = SweepStudy(cases, store, loaders=loaders, resume=resume, tag=tag)
     if study.num_taken and not output.quiet:

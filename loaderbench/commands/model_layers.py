@@ -45,8 +45,7 @@ def layers(
     from loaderbench.recording.store import Store
     from loaderbench.studies.model_layers import DataOptions, LayersStudy, plan_layers
 
-    check_json_target(output.json_out)
-    check_json_target(None if csv is None else str(csv))
+    check_json_target(output.json_out, csv)
     feed = DataOptions(
         data, res, None if loader is None else Words.parse(loader), None if workers is None else Numbers((workers,))
     )
@@ -65,8 +64,9 @@ def layers(
 
 def _show(study: LayersStudy, output: OutputOptions, csv: Path | None, *, every: bool) -> None:
     """Store, print and write what was measured."""
-    from loaderbench.commands.terminal import write_file
+    from loaderbench.commands.terminal import write_out
     from loaderbench.recording.model_layers import LayersResult
+    from loaderbench.recording.output import is_standard_output
     from loaderbench.reporting.console import make_console
     from loaderbench.reporting.model_layers import print_layers, profile_csv
 
@@ -74,7 +74,7 @@ def _show(study: LayersStudy, output: OutputOptions, csv: Path | None, *, every:
     found = stored.findings
     assert isinstance(found, LayersResult)
     if not output.quiet:
-        print_layers(found, make_console(stderr=output.on_stderr or str(csv) == "-"), every=every)
+        print_layers(found, make_console(stderr=output.on_stderr or is_standard_output(csv)), every=every)
     if csv is not None and study.measured:
-        write_file(profile_csv(found), csv)
+        write_out(profile_csv(found).encode(), csv)
     write_study(stored, output)

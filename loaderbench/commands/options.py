@@ -36,7 +36,9 @@ class OutputOptions:
     @property
     def on_stderr(self) -> bool:
         """Whether text goes to stderr, because standard output carries only the JSON."""
-        return self.json_out == "-"
+        from loaderbench.recording.output import is_standard_output
+
+        return is_standard_output(self.json_out)
 
 
 UNCHANGED: Any = object()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import echo, print_bytes, progress, say
+from loaderbench.commands.terminal import check_json_target, echo, progress, say, write_out
 from loaderbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,34 +43,29 @@ def report(
     from loaderbench.reporting.report import Content, read_report
 
     check_choice("--format", kind, FORMATS)
+    if kind not in ("png", "svg"):
+        check_json_target(out)
     store = Store(output.results)
     hidden = Anonymous() if anonymous else None
     if kind == "csv":  # a row a run: no study needs to be judged
         records = Content(store, names or (), hidden).records
-        _write(csv_text(records), f"{len(records)} runs", out or output.results / "report.csv")
+        _write(csv_text(records), f"{len(records)} runs", out, output.results / "report.csv")
     else:
         with progress("studies") as on_progress:
             content = read_report(store, on_progress, names or (), hidden)
         if kind in ("png", "svg"):
             _write_figures(content, out or output.results / "figures", kind)
         else:
-            _write(_rendered(content, kind), content.count, out or output.results / f"report.{kind}")
+            _write(_rendered(content, kind), content.count, out, output.results / f"report.{kind}")
     for line in hidden.told() if hidden is not None else ():
         say(line)
 
 
-def _write(text: str, count: str, target: Path) -> None:
-    from loaderbench.recording.files import write_atomic
-
-    if target == Path("-"):
-        print_bytes(text.encode())
-        return
-    try:
-        write_atomic(target, text.encode())
-    except OSError as error:
-        reason = f"cannot write the report {target}: {error.strerror}"
-        raise ConfigError(f"{reason}; name another file with --out") from error
-    echo(f"{target}: {count}, {len(text.encode()) / 1e6:.1f} MB")
+def _write(text: str, count: str, out: Path | None, usual: Path) -> None:
+    """Write to what the user named, else to the usual place."""
+    data = text.encode()
+    if write_out(data, out or usual, follow=out is not None):
+        echo(f"{out or usual}: {count}, {len(data) / 1e6:.1f} MB")
 
 
 def _rendered(content: Report, kind: str) -> str:

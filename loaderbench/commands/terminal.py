@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from loaderbench import plain
-from loaderbench.errors import ConfigError, LoaderbenchError
+from loaderbench.errors import LoaderbenchError
 from loaderbench.printable import clean, clean_lines
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ class Interrupted(LoaderbenchError):
 def echo(line: object, *, err: bool = False) -> None:
     """One line of text on standard output, or on stderr, without anything that a terminal would obey.
 
-    What commands print goes through here, through a console of `reporting`, or is a whole file (`write_text`).
+    What commands print goes through here, through a console of `reporting`, or is a whole file (`write_out`).
     """
     typer.echo(clean(line), err=err)
 
@@ -52,13 +51,8 @@ def show_crash(kind: type[BaseException], error: BaseException, trace: Traceback
     typer.echo(clean_lines("".join(traceback.format_exception(kind, error, trace))), err=True, nl=False)
 
 
-def write_text(text: str) -> None:
-    """A whole file on standard output: its maker has cleaned what is in it."""
-    typer.echo(text, nl=not text.endswith("\n"))
-
-
-def print_bytes(data: bytes) -> None:
-    """On standard output as they are, whatever its encoding."""
+def _print_bytes(data: bytes) -> None:
+    """Print them as they are, whatever the encoding of standard output: their maker has cleaned what is in them."""
     binary = getattr(sys.stdout, "buffer", None)
     if binary is None:  # a test's, or none
         typer.echo(data.decode(), nl=False)
@@ -68,51 +62,32 @@ def print_bytes(data: bytes) -> None:
     binary.flush()
 
 
-def check_json_target(target: str | None) -> None:
-    """Raises ConfigError, before anything is measured, where the target cannot be written."""
-    if target is None or target == "-":
-        return
-    path = Path(target)
-    if not path.parent.is_dir():
-        raise ConfigError(f"cannot write {target}: there is no folder {path.parent}")
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ConfigError(f"cannot write {target}: it is a folder, or its place is read-only")
+def check_json_target(*targets: str | Path | None) -> None:
+    """Raises ConfigError, before anything is measured, where one of the targets cannot be written."""
+    from loaderbench.recording.output import check_output
+
+    for target in targets:
+        check_output(target)
 
 
 def write_json(value: object, target: str) -> None:
     """The value as JSON in a file, or on standard output for `-`. Raises ConfigError where it cannot be written."""
     found: Json = plain.to_json(value)
-    text = json.dumps(found, indent=1, allow_nan=False)
-    if target == "-":
-        write_text(text)
-        return
-    try:
-        _replace(Path(target), (text + "\n").encode())
-    except OSError as error:
-        raise ConfigError(f"cannot write {target}: {error.strerror}") from error
+    write_out((json.dumps(found, indent=1, allow_nan=False) + "\n").encode(), target)
 
 
-def write_file(text: str, path: Path) -> None:
-    """A text in a file, on standard output for `-`. Raises ConfigError where it cannot be written."""
-    if str(path) == "-":
-        write_text(text)
-        return
-    try:
-        _replace(path, text.encode())
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+def write_out(data: bytes, target: str | Path, *, follow: bool = True) -> bool:
+    """Write a whole file, or print it for `-`. Returns whether it went into a file, and not to a program or a device.
 
+    Raises:
+        ConfigError: as `recording.output.write_output`, whose `follow` this is.
+    """
+    from loaderbench.recording.output import STANDARD_OUTPUT, write_output
 
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file completely or not at all; what is no file (a pipe, /dev/stdout) is written into. Raises OSError."""
-    from loaderbench.recording.files import write_atomic
-
-    real = path.resolve()  # a link stays one
-    is_file = not path.is_relative_to("/dev") and (path.is_file() or not path.exists())
-    if is_file and os.access(real.parent, os.W_OK):
-        write_atomic(real, data)
-    else:
-        path.write_bytes(data)
+    if str(target) == STANDARD_OUTPUT:
+        _print_bytes(data)
+        return False
+    return write_output(target, data, follow=follow)
 
 
 def show_plan(cases: Sequence[Case], title: Callable[[Case], str] = attrgetter("title")) -> None:

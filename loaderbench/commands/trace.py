@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import echo
+from loaderbench.commands.terminal import check_json_target, echo, write_out
 from loaderbench.errors import ConfigError
 
 
@@ -30,25 +30,26 @@ def trace(
     from loaderbench.recording.model_split import SplitFacts
     from loaderbench.recording.ranks import RanksFacts
     from loaderbench.recording.store import Store
-    from loaderbench.reporting.perfetto import write_split_trace, write_trace
-    from loaderbench.reporting.ranks_trace import write_ranks_trace
+    from loaderbench.reporting.perfetto import trace_of_run, trace_of_split
+    from loaderbench.reporting.ranks_trace import trace_of_ranks
 
+    check_json_target(out)
     store = Store(output.results)
     stored = store.find_study(run_id)
     if stored is not None and stored.study is not None and isinstance(stored.study.facts, SplitFacts):
-        name, write = stored.study_id, functools.partial(write_split_trace, facts=stored.study.facts)
+        name, draw = stored.study_id, functools.partial(trace_of_split, stored.study.facts)
     elif stored is not None and stored.study is not None and isinstance(stored.study.facts, RanksFacts):
-        name, write = stored.study_id, functools.partial(write_ranks_trace, facts=stored.study.facts)
+        name, draw = stored.study_id, functools.partial(trace_of_ranks, stored.study.facts)
     else:
         run = store.load_run(run_id)
         if run.recording is None or not run.recording.segments:
             raise ConfigError(f"{run.run_id} measured nothing that can be drawn")
-        name, write = run.run_id, functools.partial(write_trace, run=run)
-    target = out or Path(f"{name}.perfetto.json.gz")
+        name, draw = run.run_id, functools.partial(trace_of_run, run)
+    target = out or Path(f"{Path(name).name}.perfetto.json.gz")  # a stored run may call itself ../x
     try:
-        num_events = write(target)
-    except OSError as error:
-        raise ConfigError(f"cannot write {target}: {error.strerror}") from error
+        drawn = draw()
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise ConfigError(f"{name} cannot be drawn, its facts contradict each other: {error}") from error
-    echo(f"{target}: {num_events:,} events, {target.stat().st_size / 1e6:,.1f} MB; open it at ui.perfetto.dev")
+    data = drawn.to_bytes(zipped=target.suffix == ".gz")
+    if write_out(data, target, follow=out is not None):
+        echo(f"{target}: {len(drawn.events):,} events, {len(data) / 1e6:,.1f} MB; open it at ui.perfetto.dev")

@@ -89,8 +89,6 @@ def watch(
     script, *arguments = command or [""]
     if not script:
         raise ConfigError("give a script to run: loaderbench watch SCRIPT [ARGS]…, or -m MODULE")
-    if json_out == "-":
-        raise ConfigError("standard output is the script's own: give --json a FILE")
     probes = _parsed(probes)
     check_every(every)
     rank = _rank(json_out, apply=apply, delays="delay" in probes)
@@ -115,9 +113,12 @@ class ScriptEnded(SystemExit):
 
 
 def _rank(json_out: str | None, *, apply: bool, delays: bool) -> WatchedRank | None:
-    """Which of several ranks this is. Raises ConfigError where these cannot have what is asked for."""
+    """Which of several ranks this is. Raises ConfigError where it cannot have what is asked for."""
+    from loaderbench.recording.output import is_standard_output
     from loaderbench.studies.watch_ranks import WatchedRank
 
+    if is_standard_output(json_out):
+        raise ConfigError("standard output is the script's own: give --json a FILE")
     rank = WatchedRank.of_launch(os.environ)
     if rank is not None and (apply or delays):
         raise ConfigError(

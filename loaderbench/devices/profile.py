@@ -15,6 +15,7 @@ from loaderbench.cases.case import MODES
 from loaderbench.devices.base import Asked, Chosen
 from loaderbench.errors import ConfigError
 from loaderbench.plain import JsonObject
+from loaderbench.recording.output import write_output
 from loaderbench.recording.record import RunRecord
 
 DEFAULT_MACHINE = "h200"
@@ -254,7 +255,7 @@ def from_record(record: RunRecord, path: Path) -> Profile:
         link_bytes_per_s=measured(record.transfer.ceiling_bytes_per_s, "fastest of 8 pinned copies of 64 MiB"),
         memory_bytes=None if device.memory_bytes is None else measured(device.memory_bytes, "the driver's total"),
     )
-    if not path.exists():
+    if not path.is_file():
         return made
     kept = load(path)
     same = ("device_name", "model", "mode", "precision", "input_size")
@@ -278,10 +279,7 @@ def save(profile: Profile, path: Path) -> None:
     for step in profile.steps:
         lines += ["", "[[steps]]", f"batch_size = {step.batch_size}"]
         lines += [f"{name} = {text(getattr(step, name))}" for name in ("duration_ms", "busy_ms")]
-    try:
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+    write_output(path, ("\n".join(lines) + "\n").encode())
 
 
 def shipped_names() -> list[str]:

@@ -36,11 +36,20 @@ whose next tables take another name, so that facts and tables fit each other at 
 T = TypeVar("T")
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write `data` to `path` completely or not at all, durable against a crash. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+def write_atomic(path: Path, data: bytes, like: os.stat_result | None = None) -> None:
+    """Write `data` to `path` completely or not at all, durable against a crash; with the mode of `like`, and its owner
+    if allowed. Raises OSError."""
+    temporary = path.parent / f".{secrets.token_hex(8)}.part"  # a name beside the longest one may be too long
+
+    def opened(name: str, flags: int) -> int:
+        return os.open(name, flags, 0o666 if like is None else 0o600)
+
     try:
-        with open(temporary, "xb") as file:
+        with open(temporary, "xb", opener=opened) as file:
+            if like is not None:
+                with contextlib.suppress(OSError):
+                    os.fchown(file.fileno(), like.st_uid, like.st_gid)
+                os.fchmod(file.fileno(), stat.S_IMODE(like.st_mode))
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.errors import ConfigError
-from loaderbench.recording.files import write_atomic
+from loaderbench.recording.output import write_output
 from loaderbench.recording.record import Estimate
 
 if TYPE_CHECKING:
@@ -172,16 +171,12 @@ def svg(figure: Figure, *, narrow: bool = False) -> str:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure in the format of the suffix of `path`: .png or .svg. Raises ConfigError where it cannot."""
+    """Write the figure in the format of the suffix of `path`: .png or .svg. Raises ConfigError where it cannot be
+    written."""
     buffer = io.BytesIO()
     kind = path.suffix.removeprefix(".")
     _drawn(figure).savefig(buffer, format=kind, dpi=160, facecolor=colour("page"))
-    try:
-        write_atomic(path, buffer.getvalue())
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write the figure {path}: {error.strerror}; name another folder with --out"
-        ) from error
+    write_output(path, buffer.getvalue(), follow=False)
 
 
 # -- parts of drawings ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,12 +36,26 @@ SHOWN_GAP_US = 1.0
 Event = JsonObject
 
 
-def write_trace(path: Path, run: Run) -> int:
-    """Write the run's trace, gzipped where the name ends in .gz. Returns the number of events.
+@dataclass(frozen=True)
+class Trace:
+    """What a trace file holds."""
+
+    events: list[Event]
+    other: JsonObject
+    """What its reader is told beside the events."""
+
+    def to_bytes(self, *, zipped: bool) -> bytes:
+        """The file, gzipped or as it is."""
+        whole: JsonObject = {"traceEvents": [*self.events], "displayTimeUnit": "ms", "otherData": self.other}
+        data = json.dumps(whole, separators=(",", ":")).encode()
+        return gzip.compress(data) if zipped else data
+
+
+def trace_of_run(run: Run) -> Trace:
+    """Draw a run.
 
     Raises:
         ConfigError: the run measured nothing.
-        OSError: it cannot be written.
     """
     recording = run.recording
     if recording is None or not recording.segments:
@@ -59,27 +73,22 @@ def write_trace(path: Path, run: Run) -> int:
         events += _counter(channel, begun_ns)
     drawn = sum(min(len(segment.steps), MOST_STEPS) for segment in recording.segments)
     total = sum(len(segment.steps) for segment in recording.segments)
-    trace: JsonObject = {
-        "traceEvents": [*events],
-        "displayTimeUnit": "ms",
-        "otherData": {
+    return Trace(
+        events,
+        {
             "case": run.case.title,
             "clock": "perf_counter_ns, 0 is the start of the first window",
             "steps": f"{drawn} of {total} drawn: the first {MOST_STEPS} of each window",
             "stages": "a worker's stages are sums over the images of its batch, laid end to end",
         },
-    }
-    write_events(path, trace)
-    return len(events)
+    )
 
 
-def write_split_trace(path: Path, facts: SplitFacts) -> int:
-    """Write the turns of a split, a track for each member; gzipped where the name ends in .gz. Returns the number of
-    events.
+def trace_of_split(facts: SplitFacts) -> Trace:
+    """Draw the turns of a split, a track for each member.
 
     Raises:
         ConfigError: no turn was run.
-        OSError: it cannot be written.
     """
     turns = facts.turns
     if turns is None:
@@ -102,15 +111,7 @@ def write_split_trace(path: Path, facts: SplitFacts) -> int:
         pens[0].slice("alone", start, end, turn=turn)
         pens[turns.alone + 1].slice(f"{facts.batch_size} images, alone", begin, end, turn=turn)
     clock = "CLOCK_MONOTONIC, 0 is the first start"
-    other: Json = {"model": facts.model, "batch_size": facts.batch_size, "clock": clock}
-    write_events(path, {"traceEvents": [*events], "displayTimeUnit": "ms", "otherData": other})
-    return len(events)
-
-
-def write_events(path: Path, trace: JsonObject) -> None:
-    """The whole file, gzipped where the name ends in .gz."""
-    with gzip.open(path, "wt") if path.suffix == ".gz" else path.open("w") as file:
-        json.dump(trace, file, separators=(",", ":"))
+    return Trace(events, {"model": facts.model, "batch_size": facts.batch_size, "clock": clock})
 
 
 class _Sheet:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from loaderbench.analysis.ranks import bars_of, groups_of
 from loaderbench.errors import ConfigError
 from loaderbench.plain import Json
 from loaderbench.recording.ranks import RanksFacts
-from loaderbench.reporting.perfetto import Event, Pen, write_events
+from loaderbench.reporting.perfetto import Event, Pen, Trace
 from loaderbench.reporting.ranks import BAR_WORDS
 
 MOST_STEPS = 2000
 """Most steps of one window that are drawn."""
 
 
-def write_ranks_trace(path: Path, facts: RanksFacts) -> int:
-    """Write all cases, a group of tracks each, on the clock of rank 0; gzipped where the name ends in .gz. Returns the
-    number of events.
+def trace_of_ranks(facts: RanksFacts) -> Trace:
+    """Draw all cases, a group of tracks each, on the clock of rank 0.
 
     Raises:
         ConfigError: no case was finished, or its ranks are a script's on several nodes.
-        OSError: it cannot be written.
     """
     events: list[Event] = []
     if any(case.watched and len({part.place.node for part in case.parts}) > 1 for case in facts.cases):
@@ -49,6 +45,4 @@ def write_ranks_trace(path: Path, facts: RanksFacts) -> int:
                 pen.slice(BAR_WORDS[bar.what], begin, end, step=bar.step, all_reduce=joint)
     if not events:
         raise ConfigError("no case of this launch was finished: there is nothing to draw")
-    other: Json = {"ranks": facts.ranks, "clock": "rank 0's CLOCK_MONOTONIC, 0 is the first step drawn"}
-    write_events(path, {"traceEvents": [*events], "displayTimeUnit": "ms", "otherData": other})
-    return len(events)
+    return Trace(events, {"ranks": facts.ranks, "clock": "rank 0's CLOCK_MONOTONIC, 0 is the first step drawn"})

@@ -37,7 +37,7 @@ from loaderbench.reporting.perfetto import (
     LOOP,
     SAMPLES,
     WORKERS,
-    write_trace,
+    trace_of_run,
 )
 from tests.thinned import thinned
 
@@ -83,6 +83,11 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
+def drawn(run: Run) -> dict[str, Any]:
+    trace: dict[str, Any] = json.loads(trace_of_run(run).to_bytes(zipped=False))
+    return trace
+
+
 def slices(trace: dict[str, Any], process: int, track: int) -> list[tuple[str, float, float]]:
     """(name, begin, end) in ms, in order of time, longer ones first."""
     found = [
@@ -97,8 +102,7 @@ def test_each_slice_lies_where_it_was_measured(tmp_path: Path) -> None:
     bytes_read = Series(
         "storage_read_bytes", "bytes", "counter", "test", np.array([1_000 * MS, 1_010 * MS]), np.array([0.0, 5e6])
     )
-    write_trace(tmp_path / "run.json", run_of(two_steps(), [bytes_read]))
-    trace = read(tmp_path / "run.json")
+    trace = drawn(run_of(two_steps(), [bytes_read]))
 
     assert slices(trace, LOOP, 2) == [
         ("wait for data", 0, 1), ("issue", 1, 3), ("copy", 1, 1.5), ("forward", 1.5, 2), ("backward", 2, 2.5),
@@ -181,8 +185,7 @@ def test_a_traced_windows_kernels_and_gaps_lie_on_tracks_of_their_own(tmp_path: 
         [[at + 2 * MS, at + 10 * MS, 7, KERNEL, 0], [at + 17 * MS, at + 18 * MS, 9, COPY, 1],
          [at + 18 * MS, at + 26 * MS, 7, KERNEL, 1]]
     )  # fmt: skip
-    write_trace(tmp_path / "run.json", run_of(recording))
-    trace = read(tmp_path / "run.json")
+    trace = drawn(run_of(recording))
 
     assert slices(trace, DEVICE, FIRST_STREAM_TRACK + 7) == [("kernel", 2, 10), ("kernel", 18, 26)]
     assert slices(trace, DEVICE, FIRST_STREAM_TRACK + 9) == [("copy", 17, 18)]
@@ -198,8 +201,7 @@ def test_each_lane_has_tracks_of_its_own(tmp_path: Path) -> None:
     first.lane = "cuda:0"
     second = replace(first, lane="cuda:1")
     gauge = Series("gpu_power_w", "W", "gauge", "test", np.array([1_000 * MS]), np.array([300.0]))
-    write_trace(tmp_path / "run.json", run_of(Recording([first, second], examples.FACTS), [gauge]))
-    trace = read(tmp_path / "run.json")
+    trace = drawn(run_of(Recording([first, second], examples.FACTS), [gauge]))
     check_format(trace)
     groups = {one["pid"]: one["args"]["name"] for one in trace["traceEvents"] if one["name"] == "process_name"}
     assert groups[LOOP] == "cuda:0: main loop" and groups[DEVICE] == "cuda:0: a device"
@@ -213,4 +215,4 @@ def test_each_lane_has_tracks_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("recording", [None, Recording([], examples.FACTS)])
 def test_a_run_that_measured_nothing_is_not_drawn(tmp_path: Path, recording: Recording | None) -> None:
     with pytest.raises(ConfigError, match="a-run measured nothing"):
-        write_trace(tmp_path / "run.json", run_of(recording))
+        trace_of_run(run_of(recording))

@@ -447,7 +447,7 @@ def test_figures_are_written_as_files_that_programs_open(tmp_path: Path) -> None
         figures.save(figure, tmp_path / f"{figure.name}.svg")
         assert (tmp_path / f"{figure.name}.png").read_bytes().startswith(b"\x89PNG")
         assert "<svg" in (tmp_path / f"{figure.name}.svg").read_text()
-    with pytest.raises(ConfigError, match="--out"):
+    with pytest.raises(ConfigError, match="there is no folder"):
         figures.save(report.figures[0], tmp_path / "missing" / "a.png")
 
 

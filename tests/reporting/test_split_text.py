@@ -26,7 +26,7 @@ from loaderbench.reporting.html import render_html
 from loaderbench.reporting.markdown import render_markdown
 from loaderbench.reporting.model_split import print_split, split_sentence, time_rows
 from loaderbench.reporting.model_split_figure import split_figures
-from loaderbench.reporting.perfetto import write_split_trace
+from loaderbench.reporting.perfetto import trace_of_split
 from loaderbench.reporting.report import read_report
 
 
@@ -168,4 +168,4 @@ def test_the_turns_lie_in_the_trace_as_they_were(tmp_path: Path) -> None:
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert names[1] == "cpu:1 (member 1)" and names[2] == "cuda:0 (member 2)"
     with pytest.raises(ConfigError, match="no turn of this split was run"):
-        write_split_trace(target, split_facts(turns=None))
+        trace_of_split(split_facts(turns=None))
