@@ -24,7 +24,7 @@ from loaderbench.recording.kineto import ACTIVITY_FIELDS, KinetoTrace
 from loaderbench.recording.record import GapHistogram
 
 FIELD = {name: number for number, name in enumerate(ACTIVITY_FIELDS)}
-STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,18})(?!\d)")  # what an int64 holds
 DATA_WAIT = "enumerate(DataLoader)#"
 """Prefix of the name that torch's DataLoader gives to the range around each `next`."""
 

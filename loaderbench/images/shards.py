@@ -21,9 +21,10 @@ from loaderbench.images.files import CONVERTED_RECORD, OWN_FILES_PREFIX
 from loaderbench.images.index import ImageIndex, index_images
 from loaderbench.plain import JsonObject
 from loaderbench.plugins import loader_of_format
+from loaderbench.recording.tables import open_tables
 
 INDEX_NAME = f"{OWN_FILES_PREFIX}converted.npz"
-"""The loader of each format."""
+INDEX_TABLES = ("texts", "names", "offsets", "labels", "sizes", "file_sizes", "first", "first_key", "original")
 
 
 @dataclass(frozen=True)
@@ -250,9 +251,8 @@ def read_shards(root: str) -> ShardSet:
     """
     root = str(Path(root).resolve())
     try:
-        # Opened here because np.load leaks the file when it turns out to be damaged.
-        with open(Path(root) / INDEX_NAME, "rb") as file, np.load(file) as stored:
-            arrays = {name: stored[name] for name in stored.files}
+        with open_tables(Path(root) / INDEX_NAME) as stored:
+            arrays = {name: stored[name] for name in INDEX_TABLES}
         texts = json.loads(arrays["texts"].tobytes())
         first, first_key, original = (arrays[name] for name in ("first", "first_key", "original"))
         _check_index(arrays, texts)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -24,6 +24,7 @@ from loaderbench import plain
 from loaderbench.errors import ConfigError, LoaderbenchError
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat
+from loaderbench.recording.tables import open_file, open_tables, to_bytes
 
 FACTS_FILE = "facts.json"
 ARRAYS_FILE = "arrays.npz"
@@ -32,6 +33,9 @@ DIGEST = "arrays_sha256"
 TABLES = "arrays_file"
 """Field of a JSON file: the file of its tables, where it is not ARRAYS_FILE: of a run that is written while it goes on,
 whose next tables take another name, so that facts and tables fit each other at every moment."""
+
+MOST_JSON_BYTES, MOST_VALUES = 64 << 20, 4_000_000
+"""Of a JSON file: a run of an hour has 100 KB and 5,000 values."""
 
 T = TypeVar("T")
 
@@ -72,25 +76,31 @@ def json_bytes(value: Json) -> bytes:
 
 
 def read_bytes(path: Path) -> bytes:
-    """A file's content. Raises OSError, and ValueError for what is no file: a pipe would never end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise ValueError(f"{path.name} is no file")
-    with open(descriptor, "rb") as file:
-        return file.read()
+    """The content of a JSON file. Raises OSError, and ValueError for what is no file or longer than MOST_JSON_BYTES."""
+    with open_file(path) as file:
+        content = file.read(MOST_JSON_BYTES + 1)
+    if len(content) > MOST_JSON_BYTES:
+        raise ValueError(f"{path.name} is longer than {MOST_JSON_BYTES:,} bytes")
+    return content
 
 
 def parsed(content: bytes) -> Any:
-    """The value of a JSON text. Raises ValueError, for the NaN that Python would take too."""
+    """The value of a JSON text. Raises ValueError, for the NaN that Python would take too, and for more values than
+    MOST_VALUES: each takes up to 30 times its text."""
 
     def refuse(name: str) -> NoReturn:
-        raise ValueError(f"{name} is not JSON")
+        raise plain.PlainError(f"{name} is not JSON")
 
+    if sum(map(content.count, (b",", b"[", b"{"))) > MOST_VALUES:
+        raise ValueError(f"it holds more than {MOST_VALUES:,} values")
     try:
         return json.loads(content, parse_constant=refuse)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, plain.PlainError):
+        raise
+    except ValueError:  # of int(), which advises to change Python's limit
+        raise ValueError(f"it holds a number of more than {sys.get_int_max_str_digits():,} digits") from None
 
 
 def read_json(path: Path) -> Json:
@@ -124,10 +134,7 @@ def write_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]], name: str = A
     digest and file. Raises OSError."""
     if not arrays:
         return {}
-    buffer = io.BytesIO()
-    tables: dict[str, Any] = {**arrays}
-    np.savez_compressed(buffer, **tables)
-    write_atomic(folder / name, buffer.getvalue())
+    write_atomic(folder / name, to_bytes(arrays))
     elsewhere: dict[str, Json] = {} if name == ARRAYS_FILE else {TABLES: name}
     return {DIGEST: digest_of(arrays), **elsewhere}
 
@@ -138,7 +145,7 @@ def digest_of(arrays: Mapping[str, NDArray[Any]]) -> str:
     for place in sorted(arrays):
         table = np.ascontiguousarray(arrays[place])
         digest.update(f"{place}\0{table.dtype.str}\0{table.shape}\0".encode("utf-8", "surrogatepass"))
-        digest.update(table.tobytes())
+        digest.update(table.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 
@@ -153,28 +160,6 @@ def load_facts(folder: Path, kind: type[T]) -> T:
         return with_arrays(kind, value, folder, value.get(DIGEST), str(value.get(TABLES, ARRAYS_FILE)))
 
 
-class _Taken(Mapping[str, Any]):
-    """Tables, which remembers those that were taken: a file may hold more than belongs to the facts beside it, where a
-    process died between writing the two."""
-
-    def __init__(self, tables: Mapping[str, NDArray[Any]]) -> None:
-        self._tables = tables
-        self.taken: dict[str, NDArray[Any]] = {}
-
-    def __getitem__(self, place: str) -> NDArray[Any]:
-        self.taken[place] = self._tables[place]
-        return self.taken[place]
-
-    def __contains__(self, place: object) -> bool:
-        return place in self._tables
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tables)
-
-    def __len__(self) -> int:
-        return len(self._tables)
-
-
 def with_arrays(kind: type[T], value: Json, folder: Path, digest: object, name: str = ARRAYS_FILE) -> T:
     """The object that `value` holds, with its tables from the file `name` of `folder`. `digest`: theirs; None where
     none was stored.
@@ -183,22 +168,13 @@ def with_arrays(kind: type[T], value: Json, folder: Path, digest: object, name: 
         ConfigError: the tables are not those that were stored.
         OSError, and anything else: files are missing or damaged (`reading_facts`).
     """
-    tables = _Taken(load_arrays(folder, Path(name).name))
-    made = plain.from_json(kind, value, tables)
+    with open_tables(folder / Path(name).name) as tables:
+        made = plain.from_json(kind, value, tables)
     if digest is not None and digest != digest_of(tables.taken):
         raise ConfigError(
             f"{folder / name} is damaged, or belongs to another run: its digest is not the one that was stored"
         )
     return made
-
-
-def load_arrays(folder: Path, name: str = ARRAYS_FILE) -> Mapping[str, NDArray[Any]]:
-    """The tables, by their places; empty where there are none. Raises OSError, and anything else where they are
-    damaged."""
-    if not os.path.lexists(folder / name):
-        return {}
-    with io.BytesIO(read_bytes(folder / name)) as file, np.load(file, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import gzip
 import json
 import os
 import re
+import sys
 import zlib
 from array import array
 from codecs import getincrementaldecoder
@@ -53,6 +54,13 @@ CHUNK_BYTES = 1 << 20
 LONGEST_WORD = 16
 """Characters: a number, literal or escape that is cut by a chunk's end is noticed within this distance of the end."""
 LARGEST_NS = 1 << 62
+MOST_DIGITS = 19
+"""Of a time in ns."""
+MOST_VALUE_CHARS = 4 << 20
+"""Longest event, or other single value: decoded, it takes up to 30 times its text."""
+MOST_RATIO, LEAST_LIMIT = 100, 16 << 20
+"""A gzipped trace's text may be so many times as long as its file, or LEAST_LIMIT bytes: traces shrink to a tenth, at
+best to a fortieth."""
 SPACE = re.compile(r"[ \t\n\r]*")
 
 
@@ -102,7 +110,7 @@ class _Columns:
 
     def add(self, event: dict[str, Any]) -> None:
         """Keep the useful parts of one event."""
-        category = event.get("cat")
+        category = _text(event.get("cat"))
         if category in KINDS:
             self._add_activity(event, KINDS[category])
         elif category in LAUNCHES:
@@ -110,7 +118,7 @@ class _Columns:
             begin_ns = _ns(event.get("ts"))
             if correlation >= 0 and begin_ns is not None:
                 self._launches.extend((correlation, begin_ns))
-        elif category in RANGES or (category in OPERATORS and str(event.get("name")).startswith(OLD_RANGES)):
+        elif category in RANGES or (category in OPERATORS and _text(event.get("name")).startswith(OLD_RANGES)):
             times = _times(event)
             if times is not None:
                 self._annotations.extend((*times, self._name(event)))
@@ -125,7 +133,7 @@ class _Columns:
         self._activities.extend((*times, kind, device, stream, self._name(event), _whole(args.get("correlation"))))
 
     def _name(self, event: dict[str, Any]) -> int:
-        return self._names.setdefault(str(event.get("name")), len(self._names))
+        return self._names.setdefault(_text(event.get("name")), len(self._names))
 
     def finish(self) -> KinetoTrace:
         return KinetoTrace(
@@ -149,16 +157,25 @@ def _times(event: dict[str, Any]) -> tuple[int, int] | None:
     begin_ns, length_ns = _ns(event.get("ts")), _ns(event.get("dur"))
     if event.get("ph") != "X" or begin_ns is None or length_ns is None or length_ns < 0:
         return None
-    return begin_ns, begin_ns + length_ns
+    end_ns = begin_ns + length_ns
+    return (begin_ns, end_ns) if end_ns < LARGEST_NS else None
 
 
 def _ns(microseconds: Any) -> int | None:
     """Microseconds as in the file (`123.456`) → whole ns, without a double between: absolute times have 19 digits."""
     try:
-        value = round(Decimal(microseconds) * 1000)
+        exact = Decimal(microseconds) * 1000
+        if exact.adjusted() >= MOST_DIGITS:  # 1e999999 would become a number of a million digits
+            return None
+        value = round(exact)
     except (DecimalException, TypeError, ValueError, OverflowError):
         return None
     return value if abs(value) < LARGEST_NS else None
+
+
+def _text(value: Any) -> str:
+    """A name; "" for what is none."""
+    return value if isinstance(value, str) else ""
 
 
 def _whole(value: Any) -> int:
@@ -209,9 +226,9 @@ class _Text:
         """Complete events so far, for messages."""
         self._raw, self._path, self._progress = raw, path, progress
         self._size = os.fstat(raw.fileno()).st_size
-        zipped = raw.read(2) == b"\x1f\x8b"
+        self._zipped, self._num_read = raw.read(2) == b"\x1f\x8b", 0
         raw.seek(0)
-        self._file: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
+        self._file: Any = gzip.GzipFile(fileobj=raw) if self._zipped else raw
         self._decode = getincrementaldecoder("utf-8")("replace").decode
         # Numbers with a decimal point stay as they are written: times are converted exactly, the rest is not needed.
         self._scan = json.JSONDecoder(parse_float=str).raw_decode
@@ -235,6 +252,9 @@ class _Text:
             try:
                 value, end = self._scan(self._text, self._at)
             except (ValueError, RecursionError) as error:
+                if not isinstance(error, json.JSONDecodeError | RecursionError):  # of int()
+                    digits = sys.get_int_max_str_digits()
+                    raise self._damaged(f"a number of more than {digits:,} digits", self._at) from None
                 message = getattr(error, "msg", str(error))
                 place = getattr(error, "pos", self._at) - self._at  # from the value's begin, which a refill moves
                 self._go_on(message, place)
@@ -246,6 +266,8 @@ class _Text:
 
     def _go_on(self, message: str, place: int) -> None:
         """Read more text after a value that could not be decoded, unless `message` shows that more text cannot help."""
+        if len(self._text) - self._at > MOST_VALUE_CHARS:
+            raise self._damaged(f"a value of more than {MOST_VALUE_CHARS:,} characters", self._at)
         unterminated = message.startswith("Unterminated string")
         if not unterminated and place <= len(self._text) - self._at - LONGEST_WORD:
             raise self._damaged(message, self._at + place)
@@ -300,6 +322,12 @@ class _Text:
             chunk = b""
         except (gzip.BadGzipFile, zlib.error) as error:
             raise ConfigError(f"{self._path} is damaged after event {self.num_events:,}: {error}") from error
+        self._num_read += len(chunk)
+        if self._zipped and self._num_read > max(LEAST_LIMIT, MOST_RATIO * self._size):
+            raise ConfigError(
+                f"{self._path} is no trace as torch writes it: its text is more than {MOST_RATIO} times as long as the "
+                "file. Unpack it, and give the .json"
+            )
         self._ended = not chunk
         self._num_passed += self._at
         self._text = self._text[self._at :] + self._decode(chunk, self._ended)

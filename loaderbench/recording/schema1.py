@@ -44,9 +44,10 @@ from loaderbench.recording.facts import (
     TraceWitness,
     WorkloadFacts,
 )
-from loaderbench.recording.files import load_arrays, parsed, read_bytes
+from loaderbench.recording.files import ARRAYS_FILE, parsed, read_bytes
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import CompareFacts, SameFiles, StudyRecord, SweepFacts
+from loaderbench.recording.tables import open_tables
 
 SCHEMA = 1
 RECORDING_FILE = "recording.json"
@@ -109,12 +110,13 @@ def load_run(folder: Path) -> Run:
     recording, series = None, []
     missing: list[str] = []
     if (folder / RECORDING_FILE).exists():
-        stored, arrays = parsed(read_bytes(folder / RECORDING_FILE)), load_arrays(folder)
-        recording, missing = _recording(stored, case.feed.loader, arrays)
-        series = [
-            Series(**channel, t_ns=arrays[f"series{number}_t_ns"], value=arrays[f"series{number}_value"])
-            for number, channel in enumerate(stored["series"])
-        ]
+        stored = parsed(read_bytes(folder / RECORDING_FILE))
+        with open_tables(folder / ARRAYS_FILE) as arrays:
+            recording, missing = _recording(stored, case.feed.loader, arrays)
+            series = [
+                Series(**channel, t_ns=arrays[f"series{number}_t_ns"], value=arrays[f"series{number}_value"])
+                for number, channel in enumerate(stored["series"])
+            ]
     environment = record.get("environment")
     fraction, wall_s = record.get("sampling_cpu_fraction"), float(record.get("wall_s") or 0.0)
     if not record:

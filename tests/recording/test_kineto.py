@@ -145,6 +145,37 @@ def test_activities_without_a_usable_time_are_counted_not_kept(tmp_path: Path, w
     assert (len(trace.activities), trace.num_unusable, trace.num_events) == (1, 1, 2)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ts": "1e999998"}, {"ts": "-1e999998"}, {"dur": "1e300"}, {"ts": "1e-999998"}, {"ts": "NaN"},
+        {"dur": "Infinity"}, {"ts": [0, [1], 999_000]}, {"ts": "-0.0", "dur": str((1 << 62) // 1000)},
+        {"ts": {"a": 1}}, {"ts": int("9" * 4000)},
+    ],
+)  # fmt: skip
+def test_a_time_that_no_clock_shows_is_unusable(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    events = [activity("kernel", "k", 1, 2, 7, 1), activity("kernel", "k", 1, 2, 7, 1) | wrong]
+    text = json.dumps({"traceEvents": events})
+    for number in wrong.values():
+        if isinstance(number, str):
+            text = text.replace(json.dumps(number), number)
+    trace = read(tmp_path / "x.json", text)
+    assert (len(trace.activities), trace.num_unusable) in ((1, 1), (2, 0)) and trace.activities[0, 0] >= 0
+
+
+@pytest.mark.parametrize("wrong", [{"cat": ["kernel"]}, {"cat": {}}, {"name": [[1]]}, {"args": 3}, {"pid": "9" * 5000}])
+def test_a_field_of_another_type_breaks_nothing(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    events = [activity("kernel", "k", 1, 2, 7, 1), activity("kernel", "k", 1, 2, 7, 1) | wrong]
+    assert read(tmp_path / "x.json", json.dumps({"traceEvents": events})).num_events == 2
+
+
+@pytest.mark.parametrize("field", ["ts", "pid", "unknown"])
+def test_a_number_of_thousands_of_digits_is_said_in_one_line(tmp_path: Path, field: str) -> None:
+    text = json.dumps({"traceEvents": [activity("kernel", "k", 1, 2, 7, 1), {field: "@"}]})
+    with pytest.raises(ConfigError, match=r"after event 1, character \d+: a number of more than 4,300 digits$"):
+        read(tmp_path / "x.json", text.replace('"@"', "9" * 5000))
+
+
 def test_unknown_device_and_stream_are_minus_one(tmp_path: Path) -> None:
     event = {"ph": "X", "cat": "kernel", "name": "k", "pid": "Spans", "tid": 7, "ts": 1, "dur": 1, "args": None}
     assert read(tmp_path / "trace.json", json.dumps([event])).activities[0, 3:].tolist() == [-1, 7, 0, -1]
