@@ -191,7 +191,7 @@ WRONG: list[tuple[str, str, object]] = [
     ("workers", "1,", "1,"),
     ("workers", "1.5", 1.5),
     ("batch_size", "4,x", [4, "x"]),
-    ("res", "", True),
+    ("res", " ", True),
     ("buffer_ratio", "much", "much"),
     ("buffer_ratio", "1;2", ["a"]),
     ("input_size", "half", "half"),

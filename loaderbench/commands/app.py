@@ -36,6 +36,7 @@ from loaderbench.commands import (
     tune,
     watch,
 )
+from loaderbench.commands.command import Command, help_alone
 from loaderbench.commands.terminal import echo, show_crash
 from loaderbench.errors import LoaderbenchError
 
@@ -43,7 +44,7 @@ app = typer.Typer(
     name="loaderbench",
     help="What limits this training or inference run: storage, CPU preparation, a lack of processors, "
     "the copy to the device, kernel launches or compute?",
-    no_args_is_help=True,
+    invoke_without_command=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
@@ -59,11 +60,12 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version")
     ] = False,
 ) -> None:
-    pass
+    help_alone(context)
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -91,7 +93,7 @@ OF_A_SCRIPT = {"allow_interspersed_args": False, "ignore_unknown_options": False
 """All that follows the name of a script, or of a module, is the script's: `-m` is a flag, so that the name ends it."""
 for name, command in COMMANDS.items():
     of_a_script = name == "watch"
-    kind = watch.OfAScript if of_a_script else None
+    kind = watch.OfAScript if of_a_script else Command
     app.command(name, cls=kind, context_settings=OF_A_SCRIPT if of_a_script else None)(command)
 app.add_typer(dataset.app, name="dataset")
 app.add_typer(model.app, name="model")

@@ -8,13 +8,19 @@ from typing import Annotated
 import typer
 
 from loaderbench.cases.options import Numbers, read
+from loaderbench.commands.command import Command, help_alone
 from loaderbench.commands.options import OutputOptions, with_options
 from loaderbench.commands.terminal import echo, progress, say, write_json
 
-app = typer.Typer(help="Make, derive and inspect data sets.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Make, derive and inspect data sets.",
+    invoke_without_command=True,
+    callback=help_alone,
+    rich_markup_mode=None,
+)
 
 
-@app.command("make")
+@app.command("make", cls=Command)
 def make(
     res: Annotated[str, typer.Option(help="Resolutions, comma separated: N for N×N, or WxH")],
     out: Annotated[Path, typer.Option(help="Output folder")],
@@ -44,7 +50,7 @@ def make(
         echo(f"{name}: {num_images} images in {folder}")
 
 
-@app.command("derive")
+@app.command("derive", cls=Command)
 def derive(
     src: Annotated[str, typer.Argument(help="Folder of images")],
     res: Annotated[str, typer.Option(help="Shorter sides, comma separated")],
@@ -64,7 +70,7 @@ def derive(
         say(f"broken: {path}: {reason}")
 
 
-@app.command("convert")
+@app.command("convert", cls=Command)
 def convert(
     src: Annotated[str, typer.Argument(help="Folder of images or name of a data set")],
     to: Annotated[str, typer.Option(help="wds (tar shards, for --loader webdataset), litdata or ffcv")],
@@ -94,7 +100,7 @@ def convert(
         echo("torchvision's ImageFolder takes that folder for a class: allow_empty=True there, or --out here")
 
 
-@app.command("scan")
+@app.command("scan", cls=Command)
 @with_options(without=("quiet", "results"))
 def scan(
     *,

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from loaderbench.cases.options import EVERY_S, RESULTS
+from loaderbench.commands.command import Command
 from loaderbench.commands.terminal import check_json_target, write_json
 from loaderbench.errors import ConfigError, LoaderbenchError
 
@@ -23,11 +23,15 @@ if TYPE_CHECKING:
 PROBES = ("none", "burst", "delay", "shadow")
 
 
-class OfAScript(TyperCommand):
+class OfAScript(Command):
     """Takes `-mMODULE` too, as Python does. `-m` is a flag here, so that the module's name is where our options end."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, _with_blank(args, self._with_values()))
+
+    def own_part(self, args: list[str]) -> list[str]:
+        """The words up to the name of the script, or of the module."""
+        return args[: _end_of_own(args, self._with_values()) + 1]
 
     def _with_values(self) -> set[str]:
         """Names of the options that a value follows."""
@@ -36,12 +40,20 @@ class OfAScript(TyperCommand):
 
 def _with_blank(args: list[str], with_values: Container[str]) -> list[str]:
     """`-mMODULE` among our own options as `-m -- MODULE`: it is the name also where it begins with a dash."""
+    at = _end_of_own(args, with_values)
+    if at < len(args) and args[at].startswith("-m"):
+        return [*args[:at], "-m", "--", args[at][2:], *args[at + 1 :]]
+    return args
+
+
+def _end_of_own(args: list[str], with_values: Container[str]) -> int:
+    """Where our own options end: the number of the word that names the script, or of `-mMODULE`."""
     at = 0
     while at < len(args) and args[at].startswith("-") and args[at] != "--":
         if args[at].startswith("-m") and args[at] != "-m":
-            return [*args[:at], "-m", "--", args[at][2:], *args[at + 1 :]]
+            break
         at += 1 + (args[at] in with_values)
-    return args
+    return at
 
 
 def watch(

@@ -147,7 +147,7 @@ def resolve_dataset(
         manifest = read_manifest(manifests[name])
     elif name.endswith(".toml"):
         manifest = read_manifest(name)
-    elif Path(name).is_dir():
+    elif name and Path(name).is_dir():
         root = Path(name).resolve()
         manifest = Manifest(root.name or str(root), "", root)
     else:

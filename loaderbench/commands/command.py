@@ -1,0 +1,34 @@
+"""What all commands and groups of commands share: how they are typed."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from loaderbench.commands.terminal import write_text
+from loaderbench.errors import ConfigError
+
+
+def help_alone(context: typer.Context) -> None:
+    """Print the help of a group of commands that was typed without one of them."""
+    if context.invoked_subcommand is None:
+        write_text(context.get_help())
+
+
+class Command(TyperCommand):
+    """A command that takes no empty text: as a path it would mean the current folder, as a name any of them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for before, text in itertools.pairwise(["", *self.own_part(args)]):
+            if text and not (text.startswith("--") and text.endswith("=")):
+                continue
+            name = text.rstrip("=") or (before if before.startswith("-") else "an argument")
+            raise ConfigError(f"{name} is empty: give it a value, or leave it out")
+        return super().parse_args(ctx, args)
+
+    def own_part(self, args: list[str]) -> list[str]:
+        """The words that are for this command: all of them."""
+        return args
