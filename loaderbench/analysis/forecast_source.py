@@ -45,10 +45,9 @@ def source_of(run: Run, record: RunRecord) -> SourceFacts:
         raise ConfigError(f"{name} has no arm `real`, the loader on the real storage; run it again with that arm")
     half = _half_fraction(record.arms[Arm.REAL].step_s)
     if half is None or half > TOO_SHORT:
-        width = "no interval at all" if half is None else f"± {half:.0%}"
         raise ConfigError(
-            f"{name} is too short: its step time is known to {width}, and a forecast needs ± {TOO_SHORT:.0%}; "
-            f"run it with --duration {2 * case.effort.duration_s:.0f} or more"
+            f"{name} is too short for a forecast: {_uncertain('step', half)}; "
+            f"run it again with --duration {2 * case.effort.duration_s:.0f} or more"
         )
     states = _states(record, recording)
     startup = recording.facts.startup
@@ -73,6 +72,13 @@ def source_of(run: Run, record: RunRecord) -> SourceFacts:
         image_bytes=None if record.storage is None else record.storage.mean_file_bytes,
         storage_kind=None if record.storage is None else recording.facts.storage.kind,
     )
+
+
+def _uncertain(what: str, half: float | None) -> str:
+    """Why an interval of this half width, a fraction, is too wide; None: there is none."""
+    if half is None:
+        return f"its {what} time was measured in one block, which gives no confidence interval"
+    return f"its {what} time is known to ± {half:.0%}, and ± {TOO_SHORT:.0%} or less is needed"
 
 
 def _check_heat(run: Run, recording: Recording) -> None:
@@ -197,10 +203,10 @@ def layers_source(facts: LayersFacts, found: LayersResult, study_id: str) -> Sou
         raise ConfigError(f"{study_id} ended as {facts.status}; a forecast needs a profile that ended well")
     rounds = facts.times.plain_s.mean(axis=1)
     step_s, num = float(rounds.mean()), len(rounds)
-    half = t_quantile(num - 1) * float(rounds.std(ddof=1)) / num**0.5 / step_s if num > 1 else float("inf")
-    if half > TOO_SHORT:
+    half = t_quantile(num - 1) * float(rounds.std(ddof=1)) / num**0.5 / step_s if num > 1 else None
+    if half is None or half > TOO_SHORT:
         raise ConfigError(
-            f"{study_id} is too short: its iteration is known to ± {half:.0%}; profile it with more --steps"
+            f"{study_id} is too short for a forecast: {_uncertain('iteration', half)}; profile it with more --steps"
         )
     steps = StateSteps(Range(step_s, step_s * (1 - half), step_s * (1 + half)), "layers", study_id)
     return SourceFacts(

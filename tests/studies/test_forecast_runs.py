@@ -120,7 +120,9 @@ def test_one_block_of_steps_is_too_short(tmp_path: Path) -> None:
     once = [segment(arm, SLOW, steps=2, warmup=10, number=0) for arm in ASKED]
     store_run(tmp_path, resident=1.0, segments=once)
     refused = call("forecast", "latest", "--results", tmp_path)
-    assert refused.code == 2 and "too short" in refused.err and "--duration" in refused.err
+    assert (refused.code, len(refused.lines)) == (2, 1)
+    assert "is too short for a forecast: its step time was measured in one block, which gives no" in refused.err
+    assert "run it again with --duration " in refused.err
 
 
 def test_a_loader_that_decodes_before_the_first_batch_is_refused(tmp_path: Path) -> None:
