@@ -8,10 +8,11 @@ docs/plug-ins.md.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import functools
-import importlib
+import importlib.util
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from loaderbench.cases.case import Feed
+from loaderbench.cases.case import PRECISIONS, Feed, Step
 from loaderbench.cases.traits import (
     FORMAT_NAMES,
     FORMATS,
@@ -290,7 +291,16 @@ DEVICES: Table[DeviceTraits] = Table(
     DeviceTraits,
     {
         "cpu": Plugin(
-            DeviceTraits("fp32", "cpu[:THREADS]", on_host_cpus=True, choose="loaderbench.devices.select:choose_cpu"),
+            DeviceTraits(
+                "fp32",
+                "cpu[:THREADS]",
+                lacks={
+                    "tf32": "TF32 is a mode of NVIDIA's tensor cores",
+                    **{name: "fp16 is slow and partial there" for name in PRECISIONS if name.endswith("fp16")},
+                },
+                on_host_cpus=True,
+                choose="loaderbench.devices.select:choose_cpu",
+            ),
             "loaderbench.devices.cpu",
         ),
         "cuda": Plugin(
@@ -300,7 +310,13 @@ DEVICES: Table[DeviceTraits] = Table(
             "loaderbench.devices.cuda",
         ),
         "xpu": Plugin(
-            DeviceTraits("fp32", "xpu[:N]", choose="loaderbench.devices.select:choose_xpu"), "loaderbench.devices.xpu"
+            DeviceTraits(
+                "fp32",
+                "xpu[:N]",
+                lacks={"tf32": "TF32 is a mode of NVIDIA's tensor cores"},
+                choose="loaderbench.devices.select:choose_xpu",
+            ),
+            "loaderbench.devices.xpu",
         ),
         "emulated": Plugin(
             DeviceTraits(
@@ -321,12 +337,21 @@ WORKLOADS: Table[WorkloadTraits] = Table(
     WorkloadTraits,
     {
         "vision": Plugin(
-            WorkloadTraits(Needs(("torchvision",), "pip install torchvision"), channels=3),
+            WorkloadTraits(
+                Needs(("torchvision",), "pip install torchvision"),
+                channels=3,
+                check="loaderbench.workloads.known:check_torchvision",
+            ),
             "loaderbench.workloads.vision",
         ),
-        "factory": Plugin(WorkloadTraits(), "loaderbench.workloads.factory"),
-        "lenet": Plugin(WorkloadTraits(), "loaderbench.workloads.lenet"),
-        "emulated": Plugin(WorkloadTraits(channels=3), "loaderbench.workloads.emulated"),
+        "factory": Plugin(
+            WorkloadTraits(check="loaderbench.workloads.known:check_factory"), "loaderbench.workloads.factory"
+        ),
+        "lenet": Plugin(WorkloadTraits(check="loaderbench.workloads.known:check_lenet"), "loaderbench.workloads.lenet"),
+        "emulated": Plugin(
+            WorkloadTraits(channels=3, check="loaderbench.workloads.known:check_emulated"),
+            "loaderbench.workloads.emulated",
+        ),
     },
 )
 TABLES: tuple[Table[Any], ...] = (LOADERS, DECODERS, DEVICES, WORKLOADS)
@@ -344,6 +369,17 @@ def workload_of(model: str, device: DeviceTraits) -> tuple[str, str]:
     if name in WORKLOADS.names():
         return name, detail
     return ("factory", model) if colon else ("vision", model)
+
+
+def check_model(step: Step, device: DeviceTraits) -> None:
+    """Raises ConfigError for a model that can be told to be wrong without building it. `device`: it may have a workload
+    of its own."""
+    name, detail = workload_of(step.model, device)
+    traits = WORKLOADS.find(name).traits
+    if reason := missing(traits.needs):
+        raise ConfigError(f"--model {step.model}: {reason}: {traits.needs.install}")
+    if traits.check is not None:
+        function(traits.check)(detail, step)
 
 
 # -- what can be used here -------------------------------------------------------------------------------
@@ -476,28 +512,63 @@ def loader_of_format(format_name: str) -> str | None:
 
 # -- options of a plug-in --------------------------------------------------------------------------------
 
-OPTION_TYPES = {"bool": bool, "int": int, "float": float, "str": str}
+OPTION_TYPES = {"int": int, "float": float, "str": str}
+TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def check_options(table: Table[Any], name: str, given: Mapping[str, str]) -> None:
+    """Raises ConfigError for what `parse_options` would refuse, where the source of the plug-in's module tells it: the
+    module itself, and the library that it drives, are not imported."""
+    declared = declared_options(table.find(name).module)
+    if declared is not None:
+        try:
+            _read(name, declared, given)
+        except ConfigError as error:
+            raise ConfigError(f"--{table.kind}-option: {error}") from error
+
+
+def declared_options(module: str) -> dict[str, str] | None:
+    """Option → its type, as the source of a plug-in's module declares them; None where it does not say."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    for node in ast.parse(Path(spec.origin).read_bytes()).body:
+        if isinstance(node, ast.ClassDef) and node.name == "Options" and not node.bases:
+            fields = [one for one in node.body if isinstance(one, ast.AnnAssign)]
+            return {ast.unparse(one.target): ast.unparse(one.annotation) for one in fields}
+    return None
 
 
 def parse_options(module: ModuleType, given: Mapping[str, str]) -> Any:
     """Turn `key=value` texts into the plug-in's `Options` dataclass.
 
     Raises:
-        ConfigError: an unknown key or a value of the wrong type.
+        ConfigError: an unknown key, a value of the wrong type, or none of those that a Literal lists.
     """
-    fields = {field.name: field for field in dataclasses.fields(module.Options)}
+    types = {one.name: one.type for one in dataclasses.fields(module.Options)}
+    declared = {name: one if isinstance(one, str) else one.__name__ for name, one in types.items()}
+    return module.Options(**_read(module.__name__.rpartition(".")[2], declared, given))
+
+
+def _read(plugin: str, declared: Mapping[str, str], given: Mapping[str, str]) -> dict[str, Any]:
+    """The values of the options. `declared`: option → its type. Raises ConfigError as `parse_options`."""
     values: dict[str, Any] = {}
     for key, text in given.items():
-        if key not in fields:
-            known = ", ".join(fields) or "none"
-            raise ConfigError(f"unknown option '{key}' of {module.__name__.rpartition('.')[2]}; known: {known}")
-        declared = fields[key].type
-        kind = declared if isinstance(declared, str) else declared.__name__
+        if key not in declared:
+            known = ", ".join(declared) or "none"
+            raise ConfigError(f"unknown option '{key}' of {plugin}; known: {known}")
+        kind = declared[key]
+        if kind.startswith("Literal["):
+            known = ast.literal_eval(kind.removeprefix("Literal"))
+            if text not in known:
+                raise ConfigError(f"{key}={text} of {plugin} is unknown; known: {', '.join(known)}")
+            values[key] = text
+            continue
         try:
-            if kind == "bool":
-                values[key] = {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-            else:
-                values[key] = OPTION_TYPES.get(kind, str)(text)
+            values[key] = TRUTHS[text.lower()] if kind == "bool" else OPTION_TYPES.get(kind, str)(text)
         except (KeyError, ValueError) as error:
             raise ConfigError(f"option '{key}' wants a value of type {kind}, not '{text}'") from error
-    return module.Options(**values)
+    return values

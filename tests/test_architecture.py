@@ -43,6 +43,7 @@ SAME_NAME = {
     "loaderbench.images.convert": {"litdata", "ffcv"},  # a format of containers is called as the library that reads it
     "loaderbench.prefixes": {"pillow-simd"},  # the package that `loaderbench install` builds
     "loaderbench.workloads.vision": {"torchvision"},  # the package that has the models
+    "loaderbench.workloads.known": {"torchvision"},
 }
 """What is called as a loader or decoder is, and is none."""
 PRINTERS = {

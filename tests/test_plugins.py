@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from commands import records, run
@@ -201,6 +203,34 @@ def test_every_line_of_every_table_is_a_module_that_has_what_it_must() -> None:
                 table.load(name)
             except UnavailableError:
                 continue  # not installed here
+
+
+@pytest.mark.parametrize("table", [plugins.LOADERS, plugins.DECODERS], ids=lambda table: table.kind)
+def test_the_options_that_a_source_declares_are_those_of_the_module(table: plugins.Table[Any]) -> None:
+    """Each is read as `Options` takes it, so that a request is refused before the module is imported, or not at all."""
+    for name in table.built_in:
+        declared = plugins.declared_options(table.find(name).module)
+        assert declared is not None, name
+        try:
+            module = table.load(name)
+        except UnavailableError:
+            continue  # not installed here
+        fields = {one.name: one for one in dataclasses.fields(module.Options)}
+        assert declared.keys() == fields.keys(), name
+        defaults = {key: str(one.default) for key, one in fields.items()}
+        assert plugins.parse_options(module, defaults) == module.Options()
+        plugins.check_options(table, name, defaults)
+        with pytest.raises(ConfigError, match="unknown option 'nosuch'"):
+            plugins.check_options(table, name, {"nosuch": "1"})
+
+
+def test_options_that_no_source_declares_are_left_to_the_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made_elsewhere.py").write_text("from made_here import Options\nraise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert plugins.declared_options("made_elsewhere") is None
+    assert plugins.declared_options("not_there.at_all") is None
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ The tables are in loaderbench/plugins.py; docs/plug-ins.md explains each trait.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, get_args
 
@@ -116,6 +116,8 @@ class DeviceTraits:
     """The default."""
     form: str
     """How `--device` names it: `cuda[:N]`."""
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    """Precision → why no such device computes in it; what only the device itself tells is not here."""
     computes: bool = True
     """False: it has a model's times and computes nothing."""
     pins_memory: bool = False
@@ -140,6 +142,9 @@ class WorkloadTraits:
     needs: Needs = Needs()
     channels: int | None = None
     """Of the images that it takes; None: any, or its model decides."""
+    check: str | None = None
+    """`module:function`, torch-free: takes what of the model's text is for the workload, and the Step. Raises
+    ConfigError for what can be told to be wrong without building the model."""
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.cases.case import DECODE_SCALES
 from loaderbench.cases.traits import FORMATS, format_names
-from loaderbench.errors import ConfigError
 from loaderbench.images.formats import NotReadableError, Size, check_end, check_png, format_of, size_of
 from loaderbench.images.jpeg import JpegHeader, NotJpegError, check_start, find_frame, too_large
 from loaderbench.plain import JsonObject
@@ -203,12 +201,6 @@ class FillingDecoder(Protocol):
     """A decoder that decodes only the part of a picture that its sample needs."""
 
     def slot_filler(self, recipe: Recipe) -> SlotFiller: ...
-
-
-def check_scale(scale: str) -> None:
-    """Raises ConfigError for an unknown --decode-scale."""
-    if scale not in DECODE_SCALES:
-        raise ConfigError(f"--decode-scale must be one of {', '.join(DECODE_SCALES)}, not '{scale}'")
 
 
 def fastest_installed() -> str:

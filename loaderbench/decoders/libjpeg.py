@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench import native
-from loaderbench.decoders.base import DecodeError, Filled, Geometry, Recipe, Stopped, check_scale
+from loaderbench.decoders.base import DecodeError, Filled, Geometry, Recipe, Stopped
 from loaderbench.decoders.pillow import PillowDecoder
 from loaderbench.errors import UnavailableError
 from loaderbench.images.jpeg import MOST_PIXELS
@@ -59,7 +59,7 @@ class _Report(ctypes.Structure):
 class Options:
     """How much of a picture is decoded."""
 
-    scale: str = "off"
+    scale: Literal["auto", "off"] = "off"
     """`auto`: large crops are decoded at 1/2, 1/4 or 1/8 (in the transform), never below the sample's size; `off`:
     at full size. `--decode-scale` sets it."""
 
@@ -238,10 +238,8 @@ class LibjpegDecoder:
 def build(options: Options, context: object = None) -> LibjpegDecoder:
     """
     Raises:
-        ConfigError: an unknown scale.
         UnavailableError: no compiler, no headers, or the library cannot be built.
     """
-    check_scale(options.scale)
     return LibjpegDecoder(options)
 
 

@@ -19,11 +19,11 @@ from torch.profiler import ProfilerActivity
 from loaderbench.cases.case import Step
 from loaderbench.devices.emulated import burn_cpu
 from loaderbench.devices.profiler import ClockMap, TorchProfile
+from loaderbench.devices.select import lacks
 from loaderbench.devices.tracing import Recorder, Work, num_while_issuing, with_steps
 from loaderbench.machine import cpu_model
 from loaderbench.recording.facts import KERNEL, ROW, STEP, DeviceFacts, MemoryFacts, Segment, Table, TraceWitness
 
-CPU_PRECISIONS = ("fp32", "bf16", "amp-bf16", "pure-bf16")
 USER_SCOPE = 7
 """RecordScope::USER_SCOPE of ATen/record_function.h: ranges that Python code marks, the optimizer's among them."""
 
@@ -137,10 +137,7 @@ class CpuDevice:
         """Nothing to reset."""
 
     def lacks(self, precision: str) -> str | None:
-        if precision in CPU_PRECISIONS:
-            return None
-        why = "TF32 is a mode of NVIDIA's tensor cores" if precision == "tf32" else "fp16 is slow and partial there"
-        return f"--precision {precision} is not for the CPU ({why}): use {', '.join(CPU_PRECISIONS)}, or --device cuda"
+        return lacks("cpu", precision)
 
     def out_of_memory(self, error: BaseException) -> str | None:
         return out_of_host_memory(error)

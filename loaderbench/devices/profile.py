@@ -384,6 +384,10 @@ def choose(asked: Asked) -> Chosen:
     return Chosen(chosen.precision, (str(Path(name).absolute()) if name.endswith(".toml") else chosen.name) + suffix)
 
 
+class NoProfile(ConfigError):
+    """No machine has times of that model and mode; another device may run it."""
+
+
 def _of_machine(machine: str, asked: Asked, known: Sequence[Profile]) -> Profile:
     """Raises ConfigError where the machine has none for the model, which names those of the machine and of the model.
     Where no precision was asked for and the usual one has none, the only one that there is, is taken."""
@@ -401,9 +405,8 @@ def _of_machine(machine: str, asked: Asked, known: Sequence[Profile]) -> Profile
         raise ConfigError(f"{missing}; it has {there}: give --precision {of_model[0].precision}")
     others = [f"{one.machine} {one.mode} {one.precision}" for one in known if one.model == asked.model]
     elsewhere = f"{asked.model} has {', '.join(others)}" if others else f"no machine has {asked.model}"
-    raise ConfigError(
-        f"{missing}; {machine} has {contents(theirs)}; {elsewhere}; give --device cpu, or --device emulated:FILE.toml "
-        "with your own times"
+    raise NoProfile(
+        f"{missing}; {machine} has {contents(theirs)}; {elsewhere}; --device emulated:FILE.toml takes your own times"
     )
 
 

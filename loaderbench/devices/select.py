@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from loaderbench import plugins
-from loaderbench.cases.case import Step
+from loaderbench.cases.case import MODES, PRECISIONS, Step
+from loaderbench.cases.study import check_choice
 from loaderbench.cases.traits import DeviceTraits
 from loaderbench.devices.base import Asked, Chosen, Device, KnownTimes
-from loaderbench.devices.profile import DEFAULT_MACHINE, named
+from loaderbench.devices.profile import DEFAULT_MACHINE, NoProfile, named
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.machine import usable_cpus
 
@@ -33,11 +35,20 @@ class DeviceChoice:
     """A sentence for the user where loaderbench chose the device."""
 
 
-def parse_device(text: str, *, model: str, mode: str, precision: str | None, batch_size: int) -> DeviceChoice:
+def parse_device(
+    text: str,
+    *,
+    model: str,
+    mode: str,
+    precision: str | None,
+    batch_size: int,
+    instead: Sequence[str] = ("emulated", "cpu"),
+) -> DeviceChoice:
     """Resolve `--device`: `auto`, `cpu[:THREADS]`, `cuda[:N]`, `xpu[:N]`, `emulated[:MACHINE|:PROFILE|:FILE.toml][xF]`,
     or a plug-in's.
 
-    `precision=None` takes the device's default. A profile fixes model, mode and precision.
+    `precision=None` takes the device's default. A profile fixes model, mode and precision. `instead`: devices that the
+    caller takes too: where the machine lacks the one asked for, those that can run this are proposed.
 
     Raises:
         ConfigError: no such device or profile, more threads than CPUs, or the profile is for another model, mode or
@@ -58,8 +69,35 @@ def parse_device(text: str, *, model: str, mode: str, precision: str | None, bat
         raise ConfigError(f"unknown device '{text}'; use auto, {forms}")
     chosen = Chosen(precision or traits.precision)
     if traits.choose is not None:
-        chosen = plugins.function(traits.choose)(Asked(detail, model, mode, precision, traits.precision))
+        try:
+            chosen = plugins.function(traits.choose)(Asked(detail, model, mode, precision, traits.precision))
+        except (UnavailableError, NoProfile) as error:
+            use = [one for one in instead if one != kind and _can_run(one, model, mode, precision)]
+            hint = f"; use {' or '.join(f'--device {one}' for one in use)}" if use else ""
+            raise type(error)(f"{error}{hint}") from error
     return DeviceChoice(f"{kind}:{chosen.detail}" if chosen.detail else kind, chosen.precision, traits, note)
+
+
+def _can_run(device: str, model: str, mode: str, precision: str | None) -> bool:
+    """Whether the device is here, and there is such a model for it in that mode and precision."""
+    try:
+        choice = parse_device(device, model=model, mode=mode, precision=precision, batch_size=1, instead=())
+        mode, known = check_choice("--mode", mode, MODES), check_choice("--precision", choice.precision, PRECISIONS)
+        plugins.check_model(Step(model, mode, known, choice.device, 1, None), choice.traits)
+    except (ConfigError, UnavailableError):
+        return False
+    return lacks(choice.device, known) is None
+
+
+def lacks(device: str, precision: str) -> str | None:
+    """Why a device of this kind does not compute in the precision, and what to use instead; None where it may."""
+    kind = device.partition(":")[0]
+    traits = _traits(kind)
+    why = None if traits is None else traits.lacks.get(precision)
+    if why is None or traits is None:
+        return None
+    others = ", ".join(one for one in PRECISIONS if one not in traits.lacks)
+    return f"--precision {precision} is not for --device {kind} ({why}): use {others}"
 
 
 def _traits(kind: str) -> DeviceTraits | None:
@@ -107,9 +145,7 @@ def choose_xpu(asked: Asked) -> Chosen:
     if asked.detail and not asked.detail.isdecimal():
         raise ConfigError(f"unknown device 'xpu:{asked.detail}'; use xpu or xpu:N with a number")
     if not has_intel_gpu():
-        raise UnavailableError(
-            "no Intel GPU here (no /sys/class/drm/renderD* of vendor 0x8086): use --device cpu or --device emulated"
-        )
+        raise UnavailableError("no Intel GPU here (no /sys/class/drm/renderD* of vendor 0x8086)")
     return Chosen(asked.precision or asked.default_precision, str(int(asked.detail or 0)))
 
 
@@ -166,9 +202,9 @@ def _gpu_number(detail: str) -> int:
         number = int(detail)
     num_gpus = num_visible_gpus()
     if num_gpus == 0:
-        raise UnavailableError(f"no NVIDIA GPU here ({_why_no_gpu()}): use --device emulated or --device cpu")
+        raise UnavailableError(f"no NVIDIA GPU here ({_why_no_gpu()})")
     if number >= num_gpus:
-        raise UnavailableError(f"no GPU {number} here: {num_gpus} found, counted from 0; use a lower --device cuda:N")
+        raise UnavailableError(f"no GPU {number} here: {num_gpus} found, counted from 0")
     return number
 
 

@@ -16,6 +16,7 @@ from torch.profiler import ProfilerActivity
 
 from loaderbench.cases.case import Step
 from loaderbench.devices.profiler import TorchProfile
+from loaderbench.devices.select import lacks
 from loaderbench.devices.streams import NO_KERNEL, StreamDevice, device_work
 from loaderbench.devices.tracing import Recorder, Work, in_window, with_steps
 from loaderbench.errors import UnavailableError
@@ -86,8 +87,8 @@ class XpuDevice(StreamDevice):
         return XpuRecorder()
 
     def lacks(self, precision: str) -> str | None:
-        if precision == "tf32":
-            return "--precision tf32 is a mode of NVIDIA's tensor cores: use fp32"
+        if (why := lacks(self.kind, precision)) is not None:
+            return why
         if precision.endswith("bf16") and not self.api.is_bf16_supported():
             return f"--precision {precision} is not for this Intel GPU: use fp32, fp16, pure-fp16 or amp-fp16"
         return None

@@ -26,7 +26,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -59,7 +59,6 @@ except ImportError as error:
 fn, types = dali.fn, dali.types
 
 
-GPU_DECODE = ("auto", "yes", "no")
 READING = "[DALI][DataReader] Prefetch"
 """The NVTX range of the reader's own thread, one a batch."""
 RUNNING = "[DALI][CPU op] Run {}"
@@ -81,8 +80,8 @@ STAGE_OF_RANGE = {READING: "read"} | {RUNNING.format(name): stage for name, stag
 class Options:
     """Where DALI decodes."""
 
-    gpu_decode: str = "auto"
-    """auto | yes | no. auto: on the GPU where the case's device is one."""
+    gpu_decode: Literal["auto", "yes", "no"] = "auto"
+    """auto: on the GPU where the case's device is one."""
 
 
 class DaliLoader:
@@ -347,8 +346,6 @@ def build(options: Options, context: LoaderContext) -> DaliLoader:
     """
     check_no_decoder("DALI", context)
     check_workers("dali", context)
-    if options.gpu_decode not in GPU_DECODE:
-        raise ConfigError(f"loader option gpu_decode={options.gpu_decode} is unknown; known: {', '.join(GPU_DECODE)}")
     if options.gpu_decode == "yes" and context.gpu is None:
         raise ConfigError("gpu_decode=yes decodes on a GPU: it needs --device cuda")
     return DaliLoader(options, context)

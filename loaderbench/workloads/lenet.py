@@ -1,11 +1,12 @@
 """LeNet, as the examples of nnabla and Neural Network Console have it: the network of the 2019 layer profile.
 
 nnabla's `examples/.../classification.py`, `mnist_lenet_prediction`: two 5x5 convolutions of 16 maps, each with 2x2 max
-pooling and ReLU, then 50 hidden units. It takes 1x28x28 images, or any channels and side from MIN_SIDE.
+pooling and ReLU, then 50 hidden units. It takes 1x28x28 images, or any channels and side from LENET_MIN_SIDE.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,12 +14,10 @@ from torch import nn
 
 from loaderbench.cases.case import Step
 from loaderbench.devices.base import Device
-from loaderbench.errors import ConfigError
 from loaderbench.workloads.example import known_size
+from loaderbench.workloads.known import check_lenet
 from loaderbench.workloads.training import ModelWorkload
 
-MIN_SIDE = 16
-"""Below it, nothing is left behind the second pooling."""
 NUM_MAPS, NUM_HIDDEN, NUM_OUTPUTS = 16, 50, 10
 
 
@@ -48,8 +47,7 @@ def build(
         ConfigError: the images' size is unknown or too small.
     """
     side, num_outputs = known_size(image_size), max(NUM_OUTPUTS, num_classes if step.channels == 3 else 0)
-    if side < MIN_SIDE:
-        raise ConfigError(f"lenet takes images of {MIN_SIDE}x{MIN_SIDE} or larger, not {side}: give --input-size 28")
+    check_lenet(detail, replace(step, input_size=side))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LeNet(step.channels, side, num_outputs)

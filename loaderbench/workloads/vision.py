@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from typing import Any
 
@@ -15,6 +14,7 @@ from loaderbench.cases.case import Step
 from loaderbench.devices.base import Device
 from loaderbench.errors import BatchTooSmall, ConfigError
 from loaderbench.workloads.example import NUM_CLASSES, known_size
+from loaderbench.workloads.known import unknown_model
 from loaderbench.workloads.training import BATCH_NORM_SAYS, ModelWorkload, batch_of_one
 
 AUXILIARY_LOSS_WEIGHTS = {"googlenet": 0.3, "inception_v3": 0.4}
@@ -73,8 +73,7 @@ def check_images(name: str, step: Step, size: int) -> None:
     """
     known = torchvision.models.list_models(module=torchvision.models)
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=5, cutoff=0.4)
-        raise ConfigError(f"unknown model '{name}'; close names: {', '.join(close) or 'none'} (torchvision's names)")
+        raise unknown_model(name, known)
     if step.channels != 3:
         raise ConfigError(f"{name} takes images of 3 channels, not {step.channels}: leave --input-shape out")
     complaint = _complaint(name, step.mode, size, min(step.batch_size, 2))

@@ -283,7 +283,7 @@ def test_opencvs_own_filters_are_what_they_are_called(photographs: list[NDArray[
         assert np.abs(slot - wanted[:, ::-1]).max() <= 1
         assert f"INTER_{resize.upper()}" in decoder.describe()["resize"]
     with pytest.raises(ConfigError, match="known: antialias, area, linear"):
-        module.build(module.Options(resize="cubic"))
+        plugins.parse_options(module, {"resize": "cubic"})
 
 
 def test_opencv_refuses_a_truncated_file_with_a_whole_thumbnail(photographs: list[NDArray[np.uint8]]) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pictures import encode
 from PIL import Image
 
-from loaderbench import native
+from loaderbench import native, plugins
 from loaderbench.decoders import libjpeg
 from loaderbench.decoders.base import FillingDecoder, Geometry, Recipe, Stopped
 from loaderbench.errors import ConfigError, UnavailableError
@@ -182,7 +182,7 @@ def test_bytes_and_pages_of_what_was_read_are_counted(photographs: list[NDArray[
 
 def test_an_unknown_scale_is_refused() -> None:
     with pytest.raises(ConfigError, match="auto, off"):
-        libjpeg.build(libjpeg.Options("half"))
+        plugins.parse_options(libjpeg, {"scale": "half"})
     assert isinstance(libjpeg.build(libjpeg.Options("auto")), FillingDecoder)
 
 

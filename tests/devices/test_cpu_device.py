@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loaderbench.devices.cpu import CPU_PRECISIONS, CpuDevice
+from loaderbench.cases.case import PRECISIONS
+from loaderbench.devices.cpu import CpuDevice
 from loaderbench.recording.facts import DeviceFacts
 
 
@@ -93,10 +94,10 @@ def test_memory_that_was_not_counted_has_a_reason(monkeypatch):
 
 def test_precisions_that_the_cpu_lacks_name_those_that_it_has():
     cpu = CpuDevice()
-    assert [cpu.lacks(precision) for precision in CPU_PRECISIONS] == [None] * 4
+    assert [one for one in PRECISIONS if cpu.lacks(one) is None] == ["fp32", "bf16", "pure-bf16", "amp-bf16"]
     assert cpu.lacks("tf32") == (
-        "--precision tf32 is not for the CPU (TF32 is a mode of NVIDIA's tensor cores): "
-        "use fp32, bf16, amp-bf16, pure-bf16, or --device cuda"
+        "--precision tf32 is not for --device cpu (TF32 is a mode of NVIDIA's tensor cores): "
+        "use fp32, bf16, pure-bf16, amp-bf16"
     )
     assert "fp16 is slow and partial there" in cpu.lacks("amp-fp16")
 

@@ -78,7 +78,7 @@ def test_auto_without_a_gpu_emulates_one_and_says_so(monkeypatch):
             {"model": "vgg16"},
             "no emulated profile of h200 for vgg16 train amp-bf16; h200 has infer amp-bf16 (resnet50), train amp-bf16 "
             "(resnet50), train fp32 (resnet50); vgg16 has a100 infer pure-fp16, rtx2080ti infer fp32, "
-            "rtx4090 infer amp-fp16; give --device cpu, or ",
+            "rtx4090 infer amp-fp16; --device emulated:FILE.toml takes your own times; use --device cpu",
         ),
         ("emulated", {"model": "alexnet"}, "; no machine has alexnet; "),
         (

@@ -10,7 +10,7 @@ from loaderbench.cases.case import PRECISIONS, Step
 from loaderbench.devices.select import num_visible_gpus, open_device
 from loaderbench.errors import ConfigError, OutOfMemory, UnavailableError
 from loaderbench.running.memory_trace import trace_step
-from loaderbench.workloads import build_workload, training
+from loaderbench.workloads import build_workload, known, training
 from tests.thinned import thinned
 
 needs_gpu = [
@@ -145,7 +145,7 @@ def test_auxiliary_classifiers_are_part_of_the_training_loss_alone():
         ({"model": "alexnet", "input_size": 32}, ConfigError, "alexnet cannot train"),
         ({"input_size": None}, ConfigError, "--res N"),
         ({"precision": "tf32"}, UnavailableError, "tensor cores"),
-        ({"precision": "amp-fp16"}, UnavailableError, "use fp32, bf16, amp-bf16"),
+        ({"precision": "amp-fp16"}, UnavailableError, "use fp32, bf16, pure-bf16, amp-bf16"),
         ({"precision": "fp8"}, ConfigError, "unknown precision 'fp8'"),
     ],
 )
@@ -154,6 +154,20 @@ def test_what_cannot_run_is_refused_in_one_line_before_the_first_step(changes, e
         build(**changes)
     assert complaint in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_models_that_its_sources_name_are_those_that_torchvision_has():
+    import torchvision
+
+    assert known.torchvision_models() == set(torchvision.models.list_models(module=torchvision.models))
+
+
+def test_without_its_sources_a_name_is_left_to_torchvision(monkeypatch):
+    monkeypatch.setattr(known.importlib.util, "find_spec", lambda name: None)
+    known.torchvision_models.cache_clear()
+    assert known.torchvision_models() == frozenset()
+    known.check_torchvision("no_such_model", None)
+    known.torchvision_models.cache_clear()
 
 
 def test_a_batch_that_does_not_fit_fails_the_case_and_says_so():
