@@ -33,6 +33,9 @@ from loaderbench.studies.measure import same_machine
 from loaderbench.studies.memory import CHECK_BATCH, LINE_BATCHES, NUM_STEPS, on_accelerator, predict_traces
 from loaderbench.studies.model import memory_limit, plan_model
 
+HOPELESS = 2.0
+"""Predicted ÷ available memory of a batch of one above which no trial is run: predictions were up to 1.5 times off for
+tiny models, and far less for others (docs/model-memory.md)."""
 RLIMIT_BESIDE = 20 << 20
 """What a trial's data probably grow by beside PyTorch's allocations: oneDNN's kernels and scratchpads, the heap."""
 EMULATED = "an emulated device builds no model: the largest batch is by its ledger, which is the prediction"
@@ -129,7 +132,7 @@ class FitStudy(KeptStudy):
         """Predict, then try.
 
         Raises:
-            ConfigError: the model is unknown, or does not take the images.
+            ConfigError: the model is unknown, does not take the images, or needs far more memory than there is.
             CaseFailed: the results cannot be written.
         """
         with self._holding:
@@ -156,6 +159,7 @@ class FitStudy(KeptStudy):
         self.store()
         line = line_through(self._facts.traces)
         if line is not None:
+            self._check_possible(line)
             say(f"predicted: batch {line.largest_batch(self._facts.memory_bytes, self._facts.most)}", True)
         if self._facts.not_measured is None:
             while (batch_size := self._next(line)) is not None:
@@ -166,6 +170,18 @@ class FitStudy(KeptStudy):
                 say(f"trial {len(self._facts.trials)}, batch {batch_size}: {ended}", True)
         self._facts = replace(self._facts, interrupted=False)
         self.store()
+
+    def _check_possible(self, line: MemoryLine) -> None:
+        """Raises ConfigError, and keeps nothing, where a batch of one is predicted to need far more than there is."""
+        needed, limit = line.peak_bytes(1), self._facts.memory_bytes
+        if self.trials or needed <= HOPELESS * limit:
+            return
+        shutil.rmtree(self._folder.path, ignore_errors=True)
+        peak, there = memory_sizes(needed, limit)
+        raise ConfigError(
+            f"does not fit: a batch of one image of {self._facts.step.model} is predicted to need {peak} of {there}; "
+            "give a larger --memory, a smaller --input-size or another model"
+        )
 
     def _next(self, line: MemoryLine | None) -> int | None:
         facts = self._facts

@@ -191,11 +191,21 @@ def test_the_largest_batch_is_confirmed_by_the_profilers_peaks(tmp_path: Path, h
 
 
 def test_batch_one_does_not_fit(tmp_path: Path, here: type[Here]) -> None:
-    done = call("model", "fit", "lenet", "--device", "cpu", "--memory", "100K", "--results", tmp_path)
+    done = call("model", "fit", "lenet", "--device", "cpu", "--memory", "250K", "--results", tmp_path)
     assert done.code == 1
     assert "Batch 1 does not fit: needs about" in " ".join(done.out.split())
     study = only_study(tmp_path)
     assert study.findings.largest_batch == 0  # type: ignore[union-attr]
+
+
+def test_a_fit_that_the_prediction_refutes_by_far_is_refused_without_a_trial(
+    tmp_path: Path, here: type[Here], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FitStudy, "_try", lambda *_: pytest.fail("a trial was run"))
+    done = call("model", "fit", "lenet", "--device", "cpu", "--memory", "100K", "--results", tmp_path, "--quiet")
+    assert (done.code, done.out, len(done.lines)) == (2, "", 1)
+    assert "a batch of one image of lenet is predicted to need 367" in done.err and "of 100.0 KiB" in done.err
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_interrupted_fit_keeps_its_trials_and_goes_on(tmp_path: Path, here: type[Here]) -> None:
