@@ -44,7 +44,10 @@ WRONG = [
     (("--res", "96", "--arms", "host"), "--arms must be all, or a list with real"),
     (("--res", "96", "--steps", "0"), "--steps must be at least 2"),
     (("--res", "96", "--duration", "nan"), "--duration must be above 0"),
-    (("--res", "96", "--duration", "inf"), "--duration must be above 0 seconds and finite, not inf"),
+    (
+        ("--res", "96", "--duration", "inf"),
+        "--duration must be above 0 seconds, and 2592000 (30 days) at most, not inf",
+    ),
     (("--res", "96", "--json", "nosuch/folder/x.json"), "there is no folder nosuch/folder"),
     (("--res", "96", "--nosuch"), "--nosuch"),
     (("--res", "96", "--loss-scale", "128"), "computes nothing"),

@@ -122,7 +122,7 @@ def test_pip_gets_versions_and_hashes_and_nothing_else(own_cache: Path, monkeypa
     assert "--no-build-isolation" in calls[1][0]  # else pip would fetch other tools, unchecked
 
 
-def test_a_case_of_pillow_simd_without_it_is_skipped_with_the_step(
+def test_a_run_with_pillow_simd_without_it_is_refused_with_the_step(
     image_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -131,10 +131,9 @@ def test_a_case_of_pillow_simd_without_it_is_skipped_with_the_step(
         "resnet18", "--batch-size", "4", "--steps", "4", "--arms", "real", "--results", str(tmp_path / "results"),
         "--json", "-",
     )  # fmt: skip
-    assert done.code == 1
-    record = json.loads(done.out)
-    assert record["status"] == "skipped"
-    assert "loaderbench install pillow-simd" in record["failure"]["message"]
+    assert (done.code, done.out, len(done.lines)) == (2, "", 1)
+    assert "loaderbench install pillow-simd" in done.err
+    assert not (tmp_path / "results").exists()
 
 
 def test_a_config_error_for_what_cannot_be_installed() -> None:

@@ -39,6 +39,16 @@ PROMISED_S = 10.0
 """Most seconds beyond `--duration` from a command's start to its answer, unless it says before that it takes longer
 (running/deadline.py)."""
 
+MOST = 1e9
+"""The largest number of anything: a run of so many steps of a millisecond takes eleven days."""
+MOST_REPEATS = 1000
+MOST_SIDE = 65_535
+"""Pixels: what a JPEG file can hold."""
+MOST_SEED = 2.0**63 - 1024
+"""What PyTorch and numpy take, rounded down to a float."""
+MOST_S = 30 * 86400.0
+"""The longest time limit: nobody means more, and what was measured is stored once it ends."""
+
 MIN_WORKER_LIMIT, WORKERS_PER_CPU = 256, 16
 """More workers than the larger of MIN_WORKER_LIMIT and WORKERS_PER_CPU × CPUs are refused: no figure would mean
 anything."""
@@ -193,25 +203,21 @@ def _or(option: str, names: Sequence[str]) -> str:
 
 
 def _check(request: StudyRequest) -> None:
-    def at_least(name: str, value: float | None, least: float) -> None:
-        if value is not None and value < least:
-            raise ConfigError(f"{name} must be at least {least:g}, not {value:g}")
-
-    at_least("--batch-size", min(request.batch_sizes), 1)
-    at_least("--prefetch", min(request.prefetches), 1)
-    at_least("--input-size", request.input_size, 32)
-    at_least("--steps", request.steps, 2)
-    at_least("--warmup", request.warmup, 0)
-    at_least("--repeats", request.repeats, 1)
-    at_least("--max-bytes", request.max_bytes, 1)
-    at_least("--seed", request.seed, 0)
-    if request.duration_s is not None and not 0 < request.duration_s < math.inf:
-        raise ConfigError(f"--duration must be above 0 seconds and finite, not {request.duration_s:g}")
+    check_range("--batch-size", min(request.batch_sizes), 1)
+    check_range("--prefetch", min(request.prefetches), 1)
+    check_range("--input-size", request.input_size, 32, MOST_SIDE)
+    check_range("--steps", request.steps, 2)
+    check_range("--warmup", request.warmup, 0)
+    check_range("--repeats", request.repeats, 1, MOST_REPEATS)
+    check_range("--max-bytes", request.max_bytes, 1, math.inf)
+    check_range("--seed", request.seed, 0, MOST_SEED)
+    if request.duration_s is not None:
+        check_seconds("--duration", request.duration_s)
     if not 0 < request.ci_target < 1:
         raise ConfigError(f"--ci-target is a fraction such as 0.03, not {request.ci_target:g}")
     if not 0 <= request.max_failure_fraction <= 1:
         raise ConfigError(f"--max-failures is a fraction from 0 to 1, not {request.max_failure_fraction:g}")
-    at_least("--io-threads", request.io_threads, 0)
+    check_range("--io-threads", request.io_threads, 0)
     check_choice("--decode-scale", request.decode_scale or "off", DECODE_SCALES)
     ratios = [ratio for ratio in request.buffer_ratios if ratio is not None]
     if any(not 0 < ratio <= 10 for ratio in ratios):
@@ -223,6 +229,22 @@ def _check(request: StudyRequest) -> None:
     precisions = [target.precision for target in request.targets]
     check_loss_scale(request.loss_scale, precisions, request.mode, computes=request.targets[0].computes)
     parse_arms(request.arms)
+
+
+def check_range(flag: str, value: float | None, least: float, most: float = MOST) -> None:
+    """Raises ConfigError for a number below `least` or above `most`; None, which stands for a default, is neither."""
+    if value is not None and value < least:
+        given = f"{value:g}" if isinstance(value, float) else value
+        raise ConfigError(f"{flag} must be at least {least:g}, not {given}")
+    if value is not None and value > most:
+        raise ConfigError(f"{flag} must be at most {most:,.0f}")
+
+
+def check_seconds(flag: str, seconds: float, least: float = 0.0) -> None:
+    """Raises ConfigError for a time limit that is none."""
+    if not (least <= seconds and 0 < seconds <= MOST_S):
+        wanted = f"at least {least:g}" if least else "above 0"
+        raise ConfigError(f"{flag} must be {wanted} seconds, and {MOST_S:.0f} (30 days) at most, not {seconds:g}")
 
 
 def check_choice(flag: str, value: str, known: Sequence[T]) -> T:
@@ -254,20 +276,19 @@ def check_loss_scale(loss_scale: str | None, precisions: Sequence[str], mode: st
 
 
 def _workers(request: StudyRequest, loader: LoaderChoice) -> list[int]:
-    if loader.traits.work == "in line":
-        return [0]
+    in_line = loader.traits.work == "in line"
     if request.workers is None:
-        return [request.usable_cpus]
+        return [0 if in_line else request.usable_cpus]
     limit = max(MIN_WORKER_LIMIT, WORKERS_PER_CPU * request.usable_cpus)
     for workers in request.workers:
         if workers < 0:
             raise ConfigError(f"--workers must be 1 or more, not {workers}")
-        if workers == 0:
+        if workers == 0 and not in_line:
             use = _or("loader", request.in_line)
             raise ConfigError(f"--workers 0 is for a loader in the main process: use {use}, not {loader.name}")
         if workers > limit:
             raise ConfigError(f"--workers {workers} is more than this machine can run: at most {limit} here")
-    return list(request.workers)
+    return [0] if in_line else list(request.workers)
 
 
 def _case(

@@ -66,6 +66,8 @@ def compare(
     given = targets or []
     named = [text for text in given if "=" in text]
     check_json_target(output.json_out)
+    if not 0 <= threshold < 1:
+        raise ConfigError(f"--threshold is a fraction such as 0.05, not {threshold:g}")
     if baseline is not None and len(given) < 2 and not named:
         run = given[0] if given else "latest"
         _with_baseline(baseline, run, threshold, output, allow_different=allow_different)
@@ -151,8 +153,6 @@ def _with_baseline(baseline: str, run: str, threshold: float, output: OutputOpti
     from loaderbench.reporting.comparison import print_regression, unlike_line
     from loaderbench.reporting.console import make_console
 
-    if not 0 <= threshold < 1:
-        raise ConfigError(f"--threshold is a fraction such as 0.05, not {threshold:g}")
     store = Store(output.results)
     before, now = _stored(store, baseline), _stored(store, run)
     if before.run_id == now.run_id:

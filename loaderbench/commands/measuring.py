@@ -46,25 +46,25 @@ def measure(
         return
     if all_reduce is not None:
         raise ConfigError("--all-reduce needs several ranks: start it under torchrun (docs/ranks.md)")
-    from loaderbench.cases.study import plan
-    from loaderbench.devices.select import nvml_ordinal
-    from loaderbench.recording.store import Store
+    from loaderbench.studies.refusals import planned
     from loaderbench.studies.request import resolve
-    from loaderbench.studies.sweep import SweepStudy
 
     with progress("preparing the data set") as on_progress:
         request = resolve(
             options, datasets, on_note=lambda note: None if output.quiet else say(note), progress=on_progress
         )
-    cases = plan(request)
+    cases = planned(request)
     if dry_run:
         show_plan(cases)
         return
-    if save_profile and nvml_ordinal(cases[0].step.device) is None:
-        raise ConfigError("--save-profile takes the times of a real GPU: give --device cuda")
+    if save_profile:
+        _check_profile(save_profile, cases[0])
+    check_json_target(output.json_out, save_profile)
+    from loaderbench.recording.store import Store
+    from loaderbench.studies.sweep import SweepStudy
+
     store = Store(output.results)
     store.check_writable()
-    check_json_target(output.json_out, save_profile)
     loaders = [loader.name for loader in request.loaders]
     study = SweepStudy(cases, store, loaders=loaders, resume=resume, tag=tag)
     if study.num_taken and not output.quiet:
@@ -82,6 +82,16 @@ def measure(
     end(records, len(cases), ended, go_on)
     if study.failed_turns:
         raise typer.Exit(1)
+
+
+def _check_profile(path: Path, case: Case) -> None:
+    """Raises ConfigError where the case gives no profile of a GPU, or the file cannot be written."""
+    from loaderbench.devices.select import num_visible_gpus, nvml_ordinal
+
+    if nvml_ordinal(case.step.device) is None:
+        use = ": give --device cuda" if num_visible_gpus() else ", and there is none here"
+        raise ConfigError(f"--save-profile takes the times of a real GPU{use}")
+    check_json_target(str(path))
 
 
 def _run(study: SweepStudy, output: OutputOptions, *, verify: bool) -> BaseException | None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @with_options(
     without=("mode", "optimizer"),
-    device=Changed(help="Two devices or more: cpu,cuda:0 · cpu:1,cpu:1 · cpu:2,emulated:h200  [required]"),
+    device=Changed("", "Two devices or more, required to measure: cpu,cuda:0 · cpu:1,cpu:1 · cpu:2,emulated:h200"),
     precision=Changed(help="Of all devices: fp32, tf32, bf16, fp16, amp-bf16, …  [default: fp32 beside a CPU]"),
 )
 def split(

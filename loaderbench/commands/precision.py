@@ -10,7 +10,6 @@ from loaderbench.cases.case import PRECISIONS
 from loaderbench.commands.kept import run_study, show_study
 from loaderbench.commands.options import OutputOptions, with_options
 from loaderbench.commands.terminal import Interrupted, check_json_target, say
-from loaderbench.errors import ConfigError, UnavailableError
 
 
 @with_options()
@@ -38,10 +37,7 @@ def precision(
     check_json_target(output.json_out)
     wanted = PRECISIONS if precisions is None else [name.strip() for name in precisions.split(",")]
     request = PrecisionRequest(model, mode, device, wanted, steps, batch_size, input_size, loss_scale, seed)
-    try:
-        plan = plan_precision(request)
-    except UnavailableError as error:
-        raise ConfigError(str(error)) from error
+    plan = plan_precision(request)
     if plan.note and not output.quiet:
         say(plan.note)
     store = Store(output.results)

@@ -101,8 +101,8 @@ def _reason(stop: BaseException, end: RankEnd | None, study: RanksStudy | None) 
 
 
 def _cases(asked: Asked, meeting: Meeting) -> list[Case]:
-    from loaderbench.cases.study import plan
     from loaderbench.studies.ranks import cases_of_rank, check_same
+    from loaderbench.studies.refusals import planned
     from loaderbench.studies.request import resolve
 
     def note(line: str) -> None:
@@ -113,7 +113,7 @@ def _cases(asked: Asked, meeting: Meeting) -> list[Case]:
     request = meeting.behind_rank_0("planned", lambda: resolve(asked.options, asked.datasets, on_note=note))
     # The ranks of a node share its processors.
     request = replace(request, usable_cpus=max(1, request.usable_cpus // meeting.num_local))
-    cases = cases_of_rank(plan(request), meeting, device=asked.options.step.device, all_reduce=asked.all_reduce)
+    cases = cases_of_rank(planned(request), meeting, device=asked.options.step.device, all_reduce=asked.all_reduce)
     check_same(cases, meeting)
     return cases
 

@@ -43,7 +43,7 @@ def run(
     output: OutputOptions,
 ) -> None:
     """Measure one case and say what limits it."""
-    from loaderbench.studies.sweep import DEFAULT_RESOLUTION, ONE_OF_EACH, named_data_sets
+    from loaderbench.studies.request import DEFAULT_RESOLUTION, ONE_OF_EACH, named_data_sets
 
     options = Options(subject, feed, step, effort)
     one_of_each("run", options, *ONE_OF_EACH)

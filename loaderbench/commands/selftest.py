@@ -18,7 +18,10 @@ def selftest(
         str, typer.Option(help="auto, cpu[:THREADS], cuda[:N], xpu[:N], emulated[:PROFILE][xF]")
     ] = "auto",
     beside: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Busy processes to run beside each case, as on a disturbed machine")
+        int,
+        typer.Option(
+            metavar="N", min=0, max=1024, help="Busy processes to run with each case, as on a disturbed machine"
+        ),
     ] = 0,
     only: Annotated[
         str | None,

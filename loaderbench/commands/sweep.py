@@ -50,7 +50,7 @@ def sweep(
     output: OutputOptions,
 ) -> None:
     """Measure every combination of comma lists (or of a study in a file), and print them as one table."""
-    from loaderbench.studies.sweep import DEFAULT_RESOLUTIONS, named_data_sets
+    from loaderbench.studies.request import DEFAULT_RESOLUTIONS, named_data_sets
 
     options = Options(subject, feed, step, effort)
     if dataset is not None and dataset.endswith(".toml"):

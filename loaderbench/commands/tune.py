@@ -44,7 +44,7 @@ def tune(
 ) -> None:
     """Find the fastest loader, decoder, workers and prefetch for a data set and a device."""
     from loaderbench.recording.store import Store
-    from loaderbench.studies.sweep import DEFAULT_RESOLUTION, named_data_sets
+    from loaderbench.studies.request import DEFAULT_RESOLUTION, named_data_sets
     from loaderbench.studies.tune import Tune, check_tuning, describe, plan_tuning
 
     options = Options(subject, feed, step, effort)

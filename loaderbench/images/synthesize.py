@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
+from loaderbench.cases.study import MOST_SEED, check_range
 from loaderbench.errors import ConfigError
 from loaderbench.images.files import exclusive, holds_foreign_files, replace_file
 from loaderbench.images.pool import run_parallel
@@ -34,6 +35,7 @@ SMALLEST_RADIUS = 2.5
 """Pixels; smaller objects are texture."""
 GENERATOR_VERSION = 1
 """Part of a data set's parameters: raise it when the same seed gives different pixels."""
+MOST_IMAGES = 100_000_000
 RECORD_NAME = ".loaderbench-generated.json"
 """Parameters of a finished variant; `….partial` while it is being made."""
 
@@ -244,7 +246,7 @@ def make_dataset(
     Raises:
         ConfigError: a bad argument; `out` holds a variant made with other ones, or cannot be written.
     """
-    _check_arguments(num_images, num_classes, aspect_spread, quality_spread, progressive_fraction)
+    _check_arguments(num_images, num_classes, aspect_spread, quality_spread, progressive_fraction, seed)
     recipe = Recipe(seed, aspect_spread, quality_spread, progressive_fraction)
     root = Path(out)
     sizes = {variant_name(*parse_resolution(token)): parse_resolution(token) for token in resolutions}
@@ -267,10 +269,11 @@ def make_dataset(
 
 
 def _check_arguments(
-    num_images: int, num_classes: int, aspect_spread: float, quality_spread: int, progressive_fraction: float
+    num_images: int, num_classes: int, aspect_spread: float, quality_spread: int, progressive_fraction: float, seed: int
 ) -> None:
-    if num_images < 1 or num_classes < 1:
-        raise ConfigError("a data set needs at least one image and one class")
+    check_range("--num-images", num_images, 1, MOST_IMAGES)
+    check_range("--num-classes", num_classes, 1)
+    check_range("--seed", seed, 0, MOST_SEED)
     if not 0 <= aspect_spread <= 1 or not 0 <= progressive_fraction <= 1 or not 0 <= quality_spread <= 50:
         raise ConfigError("aspect spread and progressive fraction are 0 … 1, quality spread is 0 … 50")
 

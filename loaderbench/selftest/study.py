@@ -80,9 +80,12 @@ def request_for(
 ) -> SelfTestRequest:
     """What `--device` asks for; `only`: parts of cases' names, separated by commas.
 
-    Raises ConfigError (no case has such a name, too), or UnavailableError where there is no such GPU.
+    Raises ConfigError, where no case has such a name or there is no such GPU, too.
     """
-    choice = parse_device(device, model=MODEL, mode="infer", precision=None, batch_size=FIRST_BATCH)
+    try:
+        choice = parse_device(device, model=MODEL, mode="infer", precision=None, batch_size=FIRST_BATCH)
+    except UnavailableError as error:
+        raise ConfigError(str(error)) from error
     precision = check_choice("--precision", choice.precision, PRECISIONS)
     parts = () if only is None else tuple(sorted({part.strip() for part in only.split(",")}))
     names = [*(one.name for one in scenarios(quick=quick)), *(one.name for one in combinations(quick=quick))]

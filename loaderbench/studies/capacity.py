@@ -5,7 +5,6 @@ docs/capacity.md defines every figure.
 
 from __future__ import annotations
 
-import math
 import shutil
 import time
 from dataclasses import dataclass, replace
@@ -16,7 +15,8 @@ from loaderbench.analysis.capacity import curve_of, point_of
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.cases.options import CapacityOptions, EffortOptions, Options, Words, one_of_each
-from loaderbench.cases.study import check_choice, plan
+from loaderbench.cases.study import check_choice, check_range, check_seconds
+from loaderbench.devices.select import traits_of
 from loaderbench.errors import CaseFailed, ConfigError, LoaderbenchError
 from loaderbench.images.filesystem import storage_behind
 from loaderbench.images.index import first_image, index_images
@@ -40,6 +40,7 @@ from loaderbench.running.supervisor import JobFailed, prefix_of_decoder
 from loaderbench.running.temporary import TemporaryFolder
 from loaderbench.studies.capacity_search import next_ranks
 from loaderbench.studies.kept import KeptStudy, Say
+from loaderbench.studies.refusals import planned
 from loaderbench.studies.request import resolve
 
 MOST_RANKS = 256
@@ -72,29 +73,26 @@ def plan_capacity(dataset: str, options: Options, asked: CapacityOptions) -> Cap
         raise ConfigError(f"--au is a fraction above 0 and below 1, such as 0.9, not {asked.au:g}")
     if not 1 <= asked.max_ranks <= MOST_RANKS:
         raise ConfigError(f"--max-ranks is from 1 to {MOST_RANKS}, not {asked.max_ranks}")
-    if not 0 < asked.duration < math.inf:
-        raise ConfigError(f"--duration must be above 0 seconds and finite, not {asked.duration:g}")
-    if asked.steps < 1:
-        raise ConfigError(f"--steps must be at least 1, not {asked.steps}")
+    check_seconds("--duration", asked.duration)
+    check_range("--steps", asked.steps, 1)
     barrier: Barrier = check_choice("--barrier", asked.barrier, get_args(Barrier))
     one_of_each("capacity", options, *ONE_OF_EACH)
     options = replace(options, effort=EffortOptions(Words((Arm.REAL.value,)), duration=asked.duration, seed=asked.seed))
     resolution = options.subject.res[0] if options.subject.res else None
-    request = resolve(options, [(dataset, resolution)])
-    if request.targets[0].computes:
+    if options.step.device != "auto" and traits_of(options.step.device).computes:
         raise ConfigError(
-            f"capacity starts many ranks on one machine, each with an emulated device: give --device emulated:PROFILE, "
-            f"not {options.step.device}"
+            f"capacity starts many ranks on one machine, each with an emulated device: give --device emulated, not "
+            f"{options.step.device}"
         )
-    (case,) = plan(request)
+    request = resolve(options, [(dataset, resolution)])
+    (case,) = planned(request)
     _check_case(case)
     images = index_images(case.subject.dataset)
     needed = asked.max_ranks * case.step.batch_size
     if len(images) < needed:
         raise ConfigError(
             f"{asked.max_ranks} ranks of batch {case.step.batch_size} need {needed:,} images, and {dataset} has "
-            f"{len(images):,}: give a smaller --batch-size, --max-ranks {max(1, len(images) // case.step.batch_size)}, "
-            "or a larger set"
+            f"{len(images):,}: give a larger set, or {_fewer(len(images), case.step.batch_size, asked.max_ranks)}"
         )
     behind = storage_behind(first_image(case.subject.dataset) or case.subject.dataset)
     facts = CapacityFacts(
@@ -110,6 +108,14 @@ def plan_capacity(dataset: str, options: Options, asked: CapacityOptions) -> Cap
         in_memory=behind.is_memory,
     )
     return CapacityPlan(facts, asked.duration)
+
+
+def _fewer(num_images: int, batch_size: int, max_ranks: int) -> str:
+    """The options with which so many images are enough."""
+    ranks, batch = num_images // batch_size, num_images // max_ranks
+    use = [f"--max-ranks {ranks}"] if ranks else []
+    use += [f"--batch-size {batch}"] if batch else []
+    return " or ".join(use) or "--batch-size 1 --max-ranks 1"
 
 
 def _check_case(case: Case) -> None:

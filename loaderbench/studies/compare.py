@@ -12,8 +12,9 @@ from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.cases.case import DURATION_S, CacheState, Case
 from loaderbench.cases.options import COMPARE_ROUNDS, RESULTS, Options, Words, one_of_each
 from loaderbench.cases.options import options as asked_options
-from loaderbench.cases.study import StudyRequest, plan
+from loaderbench.cases.study import MOST_REPEATS, StudyRequest, check_range, plan
 from loaderbench.errors import ConfigError
+from loaderbench.images.index import first_image
 from loaderbench.images.same_files import HASHED_BYTES, check_same_files
 from loaderbench.recording.caveats import Reason
 from loaderbench.recording.facts import SCHEMA
@@ -23,6 +24,7 @@ from loaderbench.recording.studies import CompareFacts, Comparison, SameFiles, S
 from loaderbench.reporting import words
 from loaderbench.running.cache import can_hold, can_prove_cold
 from loaderbench.studies.measure import OnMessage, measure_case, unwatched
+from loaderbench.studies.refusals import check_cases
 from loaderbench.studies.request import Folder, Progress, Say, no_note, no_progress, resolve
 
 ONE_OF_EACH = ("res", "loader", "decoder", "prefetch", "model", "precision", "batch_size")
@@ -79,6 +81,16 @@ def _check_targets(targets: Sequence[tuple[str, str]]) -> None:
         raise ConfigError("compare takes two data sets of different names: nvme=/data/set nfs=/mnt/nfs/set")
 
 
+def _check_apart(folders: Sequence[str], labels: Sequence[str]) -> None:
+    """Raises ConfigError where both sides are the same files, by whatever path, mount or link: what one side reads is
+    then in memory for the other."""
+    firsts = [first_image(folder) or folder for folder in folders]
+    if os.path.samefile(*firsts):  # noqa: PTH121
+        raise ConfigError(
+            f"{labels[0]} and {labels[1]} are the same files ({firsts[0]}): give a copy of them on each of two storages"
+        )
+
+
 def default_caches(
     folders: Sequence[str], total_bytes: int, max_bytes: int | None
 ) -> tuple[list[CacheState], list[Reason]]:
@@ -108,8 +120,7 @@ def plan_comparison(request: StudyRequest, caches: Sequence[str], rounds: int) -
     Raises:
         ConfigError: a value out of range, or a contradiction.
     """
-    if rounds < 1:
-        raise ConfigError(f"--rounds must be at least 1, not {rounds}")
+    check_range("--rounds", rounds, 1, MOST_REPEATS)
     request = replace(request, repeats=rounds)
     if request.steps is None or request.duration_s is not None:
         whole_s = DURATION_S if request.duration_s is None else request.duration_s
@@ -118,6 +129,7 @@ def plan_comparison(request: StudyRequest, caches: Sequence[str], rounds: int) -
     if request.max_bytes is not None:
         each = request.max_bytes * len(request.variants) // len(cases)
         cases = [case.changed(max_bytes=each) for case in cases]
+    check_cases(cases)
     sides = [variant.name for variant in request.variants]
     states = list(caches)
 
@@ -164,6 +176,8 @@ def plan_data_sets(
     variants = [replace(one, name=label) for one, label in zip(request.variants, labels, strict=True)]
     request = replace(request, variants=variants)
     folders, most = [variant.path for variant in variants], request.max_bytes
+    _check_apart(folders, labels)
+    plan_comparison(request, asked or ("as-is",), rounds)  # refuses what is wrong before files are read to compare them
     on_note(f"looking whether {' and '.join(labels)} hold the same files")
     same = check_same_files(folders, labels, HASHED_BYTES if most is None else min(HASHED_BYTES, most // 10))
     if most is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter_ns
@@ -10,6 +11,7 @@ from loaderbench.analysis.forecast import calibrated, held_part, predicted_epoch
 from loaderbench.analysis.forecast_source import joined, layers_source, source_of
 from loaderbench.cases.case import FIELDS, PARTS, Case, Change, FieldValue
 from loaderbench.cases.options import ForecastOptions, base_type
+from loaderbench.cases.study import check_range
 from loaderbench.devices.profile import for_mode
 from loaderbench.errors import ConfigError
 from loaderbench.machine import available_memory_bytes, environment
@@ -99,13 +101,12 @@ def _check_numbers(options: ForecastOptions) -> None:
         ("--images", options.images), ("--epochs", options.epochs), ("--val-images", options.val_images),
         ("--val-every", options.val_every), ("--checkpoint-every", options.checkpoint_every),
     ):  # fmt: skip
-        if value is not None and value < 1:
-            raise ConfigError(f"{flag} must be at least 1, not {value}")
+        check_range(flag, value, 1, math.inf)
     if options.val_run is not None and options.val_images is None:
-        raise ConfigError("--val-run gives the speed of a validation: give --val-images too")
+        raise ConfigError("--val-run gives the speed of a validation: give --val-images N too")
     if options.checkpoint_to is not None:
         if options.checkpoint_every is None:
-            raise ConfigError("--checkpoint-to is for checkpoints: give --checkpoint-every too")
+            raise ConfigError("--checkpoint-to is for checkpoints: give --checkpoint-every N too")
         if not options.checkpoint_to.is_dir():
             raise ConfigError(f"--checkpoint-to {options.checkpoint_to} is not a folder")
 

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from loaderbench.analysis.memory import line_holds, line_through, peak_bytes
 from loaderbench.cases.case import Step
 from loaderbench.cases.options import ModelOptions
+from loaderbench.cases.study import check_range
 from loaderbench.devices.select import traits_of
 from loaderbench.errors import BatchTooSmall, ConfigError, LoaderbenchError
 from loaderbench.machine import environment
@@ -90,8 +91,7 @@ def plan_memory(model: str, options: ModelOptions, batch_sizes: Sequence[int], *
         ConfigError: as plan_model, or a batch size below 1.
     """
     for size in batch_sizes:
-        if size < 1:
-            raise ConfigError(f"--batch-size must be at least 1, not {size}")
+        check_range("--batch-size", size, 1)
     planned = plan_model(model, options)
     reason = EMULATED if not planned.device.computes else None if measure else NOT_ASKED
     return MemoryPlan(planned.step, tuple(dict.fromkeys(batch_sizes)), planned.seed, reason)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from loaderbench import plugins
 from loaderbench.cases.case import MODES, OPTIMIZERS, PRECISIONS, Precision, Step
 from loaderbench.cases.options import Memory, ModelOptions, read
-from loaderbench.cases.study import check_choice
+from loaderbench.cases.study import MOST_SEED, MOST_SIDE, check_choice, check_range
 from loaderbench.cases.traits import DeviceTraits
-from loaderbench.devices.select import num_visible_gpus, nvml_ordinal, parse_device, profile_memory
+from loaderbench.devices.select import lacks, num_visible_gpus, nvml_ordinal, parse_device, profile_memory
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.machine import available_memory_bytes, environment
-from loaderbench.printable import memory_size
+from loaderbench.printable import memory_size, memory_sizes
 
 INPUT_SIZE = 224
 LENET = "lenet"
@@ -31,29 +32,31 @@ class ModelPlan:
     seed: int
 
 
-def plan_model(model: str, options: ModelOptions) -> ModelPlan:
-    """The step that the options ask for.
+def plan_model(model: str, options: ModelOptions, instead: Sequence[str] = ("emulated", "cpu")) -> ModelPlan:
+    """The step that the options ask for. `instead`: as in parse_device.
 
     Raises:
-        ConfigError: a value out of range, a contradiction, or no such device.
+        ConfigError: a value out of range, a contradiction, no such model or device, or one without that precision.
     """
     mode = check_choice("--mode", options.mode, MODES)
     optimizer = check_choice("--optimizer", options.optimizer, OPTIMIZERS)
     if options.precision is not None:
         check_choice("--precision", options.precision, PRECISIONS)
-    if options.seed < 0:
-        raise ConfigError(f"--seed must be at least 0, not {options.seed}")
+    check_range("--seed", options.seed, 0, MOST_SEED)
     channels, side = _input_shape(model, options)
     text = options.device
     if text == "auto":
         text = "cuda" if num_visible_gpus() else "cpu"
     try:
-        choice = parse_device(text, model=model, mode=mode, precision=options.precision, batch_size=1)
+        choice = parse_device(text, model=model, mode=mode, precision=options.precision, batch_size=1, instead=instead)
     except UnavailableError as error:
         raise ConfigError(str(error)) from error
     _check_channels(model, channels, choice.traits)
     precision = typing.cast(Precision, choice.precision)
+    if (why := lacks(choice.device, precision)) is not None:
+        raise ConfigError(why)
     step = Step(model, mode, precision, choice.device, 1, side, optimizer=optimizer, channels=channels)
+    plugins.check_model(step, replace(choice.traits, workload=None))  # the model itself is traced on any device
     return ModelPlan(step, choice.traits, options.seed)
 
 
@@ -81,8 +84,7 @@ def _input_shape(model: str, options: ModelOptions) -> tuple[int, int]:
         if size not in (None, shape[1]):
             raise ConfigError(f"--input-size {size} and --input-shape differ: leave --input-size out")
         return shape[0], shape[1]
-    if size is not None and size < 1:
-        raise ConfigError(f"--input-size must be at least 1, not {size}")
+    check_range("--input-size", size, 1, MOST_SIDE)
     return channels, size or side
 
 
@@ -110,9 +112,20 @@ def memory_limit(planned: ModelPlan, memory: str | None) -> MemoryLimit:
         free = memory_size(there[0])
         raise ConfigError(f"--memory {memory} is more than there is to try it with: {free}, {there[1]}")
     if asked is not None:
+        _check_holds_an_image(planned.step, asked)
         return MemoryLimit(asked, "--memory", asked)
     assert there is not None
     return MemoryLimit(*there, None)
+
+
+def _check_holds_an_image(step: Step, memory_bytes: int) -> None:
+    """Raises ConfigError where no model could run: an image takes a byte a value, or more."""
+    assert step.input_size is not None
+    least = step.channels * step.input_size**2
+    if memory_bytes < least:
+        image, there = memory_sizes(least, memory_bytes)
+        shape = f"{step.channels}×{step.input_size}×{step.input_size}"
+        raise ConfigError(f"--memory: one image of {shape} takes {image}, and {there} cannot hold it; give more, as 1G")
 
 
 def device_memory(planned: ModelPlan) -> tuple[int, str] | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from loaderbench.cases.case import Step
 from loaderbench.cases.options import ModelOptions
+from loaderbench.cases.study import check_range
 from loaderbench.devices.select import known_times, profile_link
 from loaderbench.errors import CaseFailed, ConfigError, OutOfMemory
 from loaderbench.machine import environment
@@ -40,9 +41,9 @@ def plan_io(model: str, options: ModelOptions, batch_size: int, max_batch: int, 
     Raises:
         ConfigError: a value out of range, or no such device.
     """
-    for flag, value, least in (("--batch-size", batch_size, 1), ("--inc", inc, 1), ("--max-batch", max_batch, 1)):
-        if value < least:
-            raise ConfigError(f"{flag} must be at least {least}, not {value}")
+    check_range("--batch-size", batch_size, 1)
+    check_range("--inc", inc, 1)
+    check_range("--max-batch", max_batch, 1)
     if max_batch < batch_size:
         raise ConfigError(f"--max-batch {max_batch} is below --batch-size {batch_size}: give a larger one")
     planned = plan_model(model, replace(options, mode="infer"))

@@ -20,7 +20,7 @@ from loaderbench.cases.options import (
     Words,
     one_of_each,
 )
-from loaderbench.cases.study import plan
+from loaderbench.cases.study import check_range
 from loaderbench.devices.select import traits_of
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.machine import environment
@@ -32,6 +32,7 @@ from loaderbench.running.jobs.table import TIME_ALONE, TIME_LAYERS, LayersReques
 from loaderbench.running.supervisor import Child, JobFailed
 from loaderbench.studies.kept import KeptStudy, Say
 from loaderbench.studies.model import LENET, plan_model
+from loaderbench.studies.refusals import planned
 from loaderbench.studies.request import resolve
 
 BATCH_SIZE, CPU_BATCH_SIZE = 64, 8
@@ -41,7 +42,7 @@ NUM_STEPS, CPU_NUM_STEPS, LENET_NUM_STEPS = 50, 20, 100
 NUM_ROUNDS = 5
 LEAST_RUN_SIZE = 32
 """Of the plan of a run; LeNet takes smaller images."""
-NO_LAYERS = "not measured: an emulated device has no layers; use --device cpu or cuda"
+NO_LAYERS = "not measured: an emulated device has no layers; use --device cpu"
 
 
 @dataclass(frozen=True)
@@ -78,14 +79,13 @@ def plan_layers(
         raise ConfigError("--res, --loader and --workers belong to a data set: give --data")
     if options.device != "auto" and not traits_of(options.device).computes:
         raise ConfigError(NO_LAYERS)
-    planned = plan_model(model, options)
+    planned = plan_model(model, options, instead=("cpu",))
     on_cpu = planned.device.on_host_cpus
     size = batch_size if batch_size is not None else CPU_BATCH_SIZE if on_cpu and model != LENET else BATCH_SIZE
     usual = LENET_NUM_STEPS if model == LENET else CPU_NUM_STEPS if on_cpu else NUM_STEPS
     steps = num_steps if num_steps is not None else usual
-    for flag, value, least in (("--batch-size", size, 1), ("--steps", steps, NUM_ROUNDS)):
-        if value < least:
-            raise ConfigError(f"{flag} must be at least {least}, not {value}")
+    check_range("--batch-size", size, 1)
+    check_range("--steps", steps, NUM_ROUNDS)
     # Copies beside the compute of another step would hide in its time.
     step = replace(planned.step, batch_size=size, overlap=False)
     case = None
@@ -119,7 +119,7 @@ def _case(model: str, options: ModelOptions, data: DataOptions, step: Step) -> C
         EffortOptions(seed=options.seed),
     )
     one_of_each("model layers", asked, "loader", "workers")
-    case = plan(resolve(asked, [(data.data, data.resolution)]))[0]
+    case = planned(resolve(asked, [(data.data, data.resolution)]))[0]
     return replace(case, step=replace(case.step, optimizer=step.optimizer, input_size=step.input_size))
 
 

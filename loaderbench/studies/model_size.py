@@ -16,6 +16,7 @@ import numpy as np
 from loaderbench.analysis.sizing import sized, steps_needed, surely_above
 from loaderbench.cases.case import Step
 from loaderbench.cases.options import ModelOptions, SizeOptions
+from loaderbench.cases.study import check_range, check_seconds
 from loaderbench.devices.base import KnownTimes
 from loaderbench.devices.select import known_times
 from loaderbench.errors import BatchTooSmall, ConfigError, OutOfMemory
@@ -90,12 +91,11 @@ def plan_size(model: str, options: ModelOptions, asked: SizeOptions, store: Stor
         raise ConfigError("what is to be reached? give --target 5000/s, --latency 50ms, or both")
     if not 1 <= asked.percentile <= 99.99:
         raise ConfigError(f"--percentile must be from 1 to 99.99, not {asked.percentile:g}")
-    for flag, value, least in (
-        ("--batch-size", min(asked.batch_size or (1,)), 1), ("--max-batch", asked.max_batch, 1),
-        ("--steps", asked.steps, LEAST_STEPS * NUM_ROUNDS), ("--duration", asked.duration, 1),
-    ):  # fmt: skip
-        if value is not None and value < least:
-            raise ConfigError(f"{flag} must be at least {least}, not {value:g}")
+    for size in asked.batch_size or ():
+        check_range("--batch-size", size, 1)
+    check_range("--max-batch", asked.max_batch, 1)
+    check_range("--steps", asked.steps, LEAST_STEPS * NUM_ROUNDS)
+    check_seconds("--duration", asked.duration, 1.0)
     if asked.batch_size is not None and asked.max_batch is not None:
         raise ConfigError("--batch-size names the batches, --max-batch ends their doubling: give one of them")
     planned = plan_model(model, options)

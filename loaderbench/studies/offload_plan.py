@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from loaderbench.cases.case import Step
 from loaderbench.cases.options import ModelOptions
+from loaderbench.cases.study import check_range
 from loaderbench.devices.base import KnownTimes
 from loaderbench.devices.select import known_times
 from loaderbench.errors import ConfigError
@@ -61,8 +62,7 @@ def plan_offload(
     Raises:
         ConfigError: as plan_model, a value out of range, a contradiction, or no limit of memory known.
     """
-    if batch_size < 1:
-        raise ConfigError(f"--batch-size must be at least 1, not {batch_size}")
+    check_range("--batch-size", batch_size, 1)
     if above_kb is not None and not 0 <= above_kb * KB < math.inf:
         raise ConfigError(f"--offload-above takes a number of KB, 0 or more, not {above_kb:g}")
     if after is not None and not 0 <= after <= 1:
@@ -71,9 +71,7 @@ def plan_offload(
         raise ConfigError("--study finds the thresholds itself: leave --offload-above and --offload-after out")
     if after and above_kb is None:
         raise ConfigError("--offload-after says when --offload-above takes effect: give both")
-    least = LEAST_STEPS * NUM_ROUNDS
-    if steps is not None and steps < least:
-        raise ConfigError(f"--steps must be at least {least}, not {steps}")
+    check_range("--steps", steps, LEAST_STEPS * NUM_ROUNDS)
     planned = plan_model(model, options)
     computes, on_host = planned.device.computes, planned.device.on_host_cpus
     limit = memory_limit(planned, memory)

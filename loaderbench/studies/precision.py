@@ -11,9 +11,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from loaderbench import plugins
 from loaderbench.analysis.precision import REFERENCE
 from loaderbench.cases.case import MODES, PRECISIONS, Step
-from loaderbench.cases.study import SCALED_PRECISIONS, check_choice, check_loss_scale
+from loaderbench.cases.study import (
+    MOST_SEED,
+    MOST_SIDE,
+    SCALED_PRECISIONS,
+    check_choice,
+    check_loss_scale,
+    check_range,
+)
 from loaderbench.devices.select import DeviceChoice, num_visible_gpus, parse_device, traits_of
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.machine import environment
@@ -65,13 +73,11 @@ def plan_precision(request: PrecisionRequest) -> PrecisionPlan:
     """The modes to run, fp32 added where it was not asked for.
 
     Raises:
-        ConfigError: a value out of range, a contradiction, or a device that does not compute.
-        UnavailableError: CUDA was asked for by name, and there is none.
+        ConfigError: a value out of range, a contradiction, no such model, or a device that does not compute or is not
+            there.
     """
     if request.device != "auto" and not traits_of(request.device).computes:
-        raise ConfigError(
-            "an emulated device computes nothing, so precisions cannot be compared: use --device cuda or cpu"
-        )
+        raise ConfigError("an emulated device computes nothing, so precisions cannot be compared: use --device cpu")
     precisions = [check_choice("--precisions", name, PRECISIONS) for name in request.precisions]
     check_choice("--mode", request.mode, MODES)
     choice = _device(request)
@@ -79,12 +85,10 @@ def plan_precision(request: PrecisionRequest) -> PrecisionPlan:
     num_steps = request.num_steps if request.num_steps is not None else CPU_NUM_STEPS if on_cpu else NUM_STEPS
     batch_size = request.batch_size if request.batch_size is not None else CPU_BATCH_SIZE if on_cpu else BATCH_SIZE
     input_size = request.input_size if request.input_size is not None else CPU_INPUT_SIZE if on_cpu else INPUT_SIZE
-    for flag, value, least in (
-        ("--batch-size", batch_size, 1), ("--input-size", input_size, 32), ("--steps", num_steps, 2),
-        ("--seed", request.seed, 0),
-    ):  # fmt: skip
-        if value < least:
-            raise ConfigError(f"{flag} must be at least {least}, not {value}")
+    check_range("--batch-size", batch_size, 1)
+    check_range("--input-size", input_size, 32, MOST_SIDE)
+    check_range("--steps", num_steps, 2)
+    check_range("--seed", request.seed, 0, MOST_SEED)
     check_loss_scale(request.loss_scale, precisions, request.mode, computes=choice.traits.computes)
     template = Step(
         model=request.model,
@@ -94,6 +98,7 @@ def plan_precision(request: PrecisionRequest) -> PrecisionPlan:
         batch_size=batch_size,
         input_size=input_size,
     )
+    plugins.check_model(template, choice.traits)
     steps = tuple(
         replace(template, precision=name, loss_scale=request.loss_scale if name in SCALED_PRECISIONS else None)
         for name in dict.fromkeys((REFERENCE, *precisions))
@@ -108,11 +113,11 @@ def _device(request: PrecisionRequest) -> DeviceChoice:
         text = "cuda" if num_visible_gpus() else "cpu"
     size = 1 if request.batch_size is None else request.batch_size
     try:
-        return parse_device(text, model=request.model, mode=request.mode, precision=None, batch_size=size)
+        return parse_device(
+            text, model=request.model, mode=request.mode, precision=None, batch_size=size, instead=("cpu",)
+        )
     except UnavailableError as error:
-        if num_visible_gpus():
-            raise
-        raise UnavailableError("no NVIDIA GPU here: use --device cpu") from error
+        raise ConfigError(str(error)) from error
 
 
 def _note(request: PrecisionRequest, num_steps: int, step: Step) -> str:

@@ -27,6 +27,10 @@ Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
 DataSet = tuple[str | None, int | None]
 """(folder or name, stored resolution); None: the generated set, a tree without variants."""
+DEFAULT_RESOLUTION, DEFAULT_RESOLUTIONS = 256, (256, 512, 1024)
+"""Default resolutions of the generated data set: of a run, of a sweep."""
+ONE_OF_EACH = ("res", "loader", "decoder", "workers", "prefetch", "model", "precision", "batch_size")
+"""Options that take only one value in a run."""
 
 
 def no_progress(done: int, total: int) -> None:
@@ -35,6 +39,19 @@ def no_progress(done: int, total: int) -> None:
 
 def no_note(note: str) -> None:
     """Ignores a note."""
+
+
+def named_data_sets(
+    dataset: Folder | Sequence[Folder] | None, options: Options, defaults: Sequence[int]
+) -> list[DataSet]:
+    """Each data set at each resolution. `defaults`: the resolutions of the generated set where none was given."""
+    sets: list[str | None] = [None]
+    if isinstance(dataset, str | os.PathLike):
+        sets = [os.fspath(dataset)]
+    elif dataset is not None:
+        sets = [os.fspath(one) for one in dataset]
+    resolutions: list[int | None] = [*(options.subject.res or (defaults if sets == [None] else [None]))]
+    return [(one, resolution) for one in sets for resolution in resolutions]
 
 
 def resolve(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,9 +11,10 @@ from pathlib import Path
 
 from loaderbench.cases.case import Precision, Step
 from loaderbench.cases.options import ModelOptions, Time
+from loaderbench.cases.study import check_range
 from loaderbench.devices.base import KnownTimes
 from loaderbench.devices.select import known_times, profile_link, traits_of
-from loaderbench.errors import ConfigError
+from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.machine import environment, usable_cpus
 from loaderbench.recording.facts import Environment
 from loaderbench.recording.split_times import SplitTime, TableSubject
@@ -20,6 +22,8 @@ from loaderbench.splitting.table import TimesTable, drop, extend, machine_of, pa
 from loaderbench.studies.model import ModelPlan, plan_model
 
 LEAST_TURNS, TURNS = 1, 10
+EXAMPLES = ("cpu,cuda:0", "cpu:1,cpu:1", "cpu:1,emulated")
+"""Devices that errors propose, where they are here."""
 FLOAT_BYTES, LABEL_BYTES = 4, 8
 """Of a value of an image, and of its label, which travel to the device."""
 
@@ -97,19 +101,18 @@ def plan_split(
             of range, or a contradiction.
     """
     texts = _named(options.device)
-    if len(texts) < least_members or options.device == ModelOptions.device:
-        raise ConfigError("what is the batch to be split over? give two devices or more, as --device cpu,cuda:0")
-    if "auto" in texts:
-        raise ConfigError("auto is not a device to split over: name each one, as --device cpu,cuda:0")
-    if turns is not None and turns < LEAST_TURNS:
-        raise ConfigError(f"--turns must be at least {LEAST_TURNS}, not {turns}")
+    if len(texts) < least_members or "auto" in texts:
+        raise ConfigError(f"--device needs at least two devices, each by its name{_such_as(model, options)}")
+    check_range("--turns", turns, LEAST_TURNS)
+    check_range("--batch-size", batch_size, 0)
     if batch_size < len(texts):
         raise ConfigError(f"--batch-size {batch_size} is smaller than the {len(texts)} devices: give each an image")
-    texts = _with_threads(texts)
-    precision = options.precision or _precision(texts)
-    asked = replace(options, mode="infer", precision=precision)
-    planned = [plan_model(model, replace(asked, device=text)) for text in texts]
-    _check_twice([one.step.device for one in planned])
+    try:
+        planned = _planned(model, options, texts)
+    except ConfigError as error:
+        if not isinstance(error.__cause__, UnavailableError):
+            raise
+        raise ConfigError(f"{error}: name other devices{_such_as(model, options)}") from error
     step = planned[0].step
     assert step.input_size is not None
     found = environment()
@@ -130,6 +133,24 @@ def plan_split(
         subject=subject,
         table=path_of(results, subject),
     )
+
+
+def _planned(model: str, options: ModelOptions, texts: Sequence[str]) -> list[ModelPlan]:
+    """The members' steps, of batch 1. Raises ConfigError as plan_split."""
+    texts = _with_threads(texts)
+    asked = replace(options, mode="infer", precision=options.precision or _precision(texts))
+    planned = [plan_model(model, replace(asked, device=text), instead=()) for text in texts]
+    _check_twice([one.step.device for one in planned])
+    return planned
+
+
+def _such_as(model: str, options: ModelOptions) -> str:
+    """Devices here that the model could be split over, as the end of a sentence; nothing where there are none."""
+    for devices in EXAMPLES:
+        with contextlib.suppress(ConfigError):
+            _planned(model, options, _named(devices))
+            return f", such as --device {devices}"
+    return ""
 
 
 def _named(devices: str) -> list[str]:
@@ -204,7 +225,7 @@ def edit_table(
     """
     given = [read_set(text) for text in to_set]
     dropped = [read_place(text) for text in to_drop]
-    if options.device == ModelOptions.device:
+    if options.device in ("", ModelOptions.device):
         options = replace(options, device="cpu:1")
     texts = _named(options.device)
     plan = plan_split(model, options, len(texts), results, least_members=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,23 +11,28 @@ from loaderbench import plugins
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.study import summarize
 from loaderbench.cases.case import Case
-from loaderbench.cases.options import RESULTS, Options, one_of_each
+from loaderbench.cases.options import RESULTS, one_of_each
 from loaderbench.cases.options import options as asked_options
-from loaderbench.cases.study import plan
 from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import StudyRecord, Sweep, SweepFacts
 from loaderbench.studies.measure import OnMessage, finished_records, measure_case, unwatched
-from loaderbench.studies.request import DataSet, Folder, Say, no_note, resolve
+from loaderbench.studies.refusals import planned
+from loaderbench.studies.request import (
+    DEFAULT_RESOLUTION,
+    DEFAULT_RESOLUTIONS,
+    ONE_OF_EACH,
+    Folder,
+    Say,
+    named_data_sets,
+    no_note,
+    resolve,
+)
 from loaderbench.studies.verify import verify_record
 
-DEFAULT_RESOLUTION, DEFAULT_RESOLUTIONS = 256, (256, 512, 1024)
-"""Default resolutions of the generated data set: of a run, of a sweep."""
 LONGEST_TAG = 80
-ONE_OF_EACH = ("res", "loader", "decoder", "workers", "prefetch", "model", "precision", "batch_size")
-"""Options that take only one value in a run."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ def run(
     """
     asked = asked_options(options)
     one_of_each("run", asked, *ONE_OF_EACH)
-    cases = plan(resolve(asked, named_data_sets(dataset, asked, (DEFAULT_RESOLUTION,)), on_note=say))
+    cases = planned(resolve(asked, named_data_sets(dataset, asked, (DEFAULT_RESOLUTION,)), on_note=say))
     if len(cases) > 1:
         raise ConfigError(f"these options ask for {len(cases)} runs, and run() returns one: use sweep()")
     study = SweepStudy(cases, Store(results), tag=tag)
@@ -104,23 +108,10 @@ def sweep(
     asked = asked_options({"loader": [*plugins.predictable_loaders()], **options})
     request = resolve(asked, named_data_sets(dataset, asked, DEFAULT_RESOLUTIONS), on_note=say)
     loaders = [one.name for one in request.loaders]
-    study = SweepStudy(plan(request), Store(results), loaders=loaders, resume=resume, tag=tag)
+    study = SweepStudy(planned(request), Store(results), loaders=loaders, resume=resume, tag=tag)
     study.measure(on_message, lambda record: None)
     stored = study.store_study()
     return SweepResult(tuple(study.records), study.findings(), stored.study_id)
-
-
-def named_data_sets(
-    dataset: Folder | Sequence[Folder] | None, options: Options, defaults: Sequence[int]
-) -> list[DataSet]:
-    """Each data set at each resolution. `defaults`: the resolutions of the generated set where none was given."""
-    sets: list[str | None] = [None]
-    if isinstance(dataset, str | os.PathLike):
-        sets = [os.fspath(dataset)]
-    elif dataset is not None:
-        sets = [os.fspath(one) for one in dataset]
-    resolutions: list[int | None] = [*(options.subject.res or (defaults if sets == [None] else [None]))]
-    return [(one, resolution) for one in sets for resolution in resolutions]
 
 
 class SweepStudy:

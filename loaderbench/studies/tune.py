@@ -27,9 +27,9 @@ from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.cases.options import RESULTS, TUNE_BUDGET_S, Numbers, Options, Words, one_of_each
 from loaderbench.cases.options import options as asked_options
-from loaderbench.cases.study import plan
+from loaderbench.cases.study import check_seconds
 from loaderbench.devices.select import is_gpu
-from loaderbench.errors import CaseFailed, ConfigError
+from loaderbench.errors import CaseFailed
 from loaderbench.machine import usable_cpus
 from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.record import RunRecord
@@ -39,8 +39,19 @@ from loaderbench.running.jobs.table import SCREEN, ScreenRequest
 from loaderbench.running.supervisor import JobFailed, KeptChild
 from loaderbench.studies.likely import fair_order, likely, ranked, representatives
 from loaderbench.studies.measure import measure_case, measure_in, quiet
-from loaderbench.studies.request import DataSet, Folder, Progress, Say, first_formats, no_note, no_progress, resolve
-from loaderbench.studies.sweep import DEFAULT_RESOLUTION, named_data_sets
+from loaderbench.studies.refusals import planned
+from loaderbench.studies.request import (
+    DEFAULT_RESOLUTION,
+    DataSet,
+    Folder,
+    Progress,
+    Say,
+    first_formats,
+    named_data_sets,
+    no_note,
+    no_progress,
+    resolve,
+)
 
 MIN_BUDGET_S = 60.0
 PREFETCHES = (2, 4)
@@ -91,8 +102,7 @@ def tune(
 
 def check_tuning(options: Options, budget_s: float) -> None:
     """Raises ConfigError for a budget that is too short, and for a list where one value is taken."""
-    if not MIN_BUDGET_S <= budget_s < math.inf:
-        raise ConfigError(f"--budget must be at least {MIN_BUDGET_S:g} seconds and finite, not {budget_s:g}")
+    check_seconds("--budget", budget_s, MIN_BUDGET_S)
     one_of_each("tune", options, "res", "model", "precision", "batch_size")
 
 
@@ -352,7 +362,7 @@ def plan_tuning(
     request = resolve(options, [dataset], on_note=on_note, progress=progress)
     if options.subject.cache is None and request.cache == "as-is":  # the first to read a file would pay for the others
         request = replace(request, cache="warm")
-    cases = plan(request)
+    cases = planned(request)
     usual = plugins.loader_choice(plugins.DEFAULT_LOADER)
     default = cases[0].changed(
         loader=usual.name, decoder=None if usual.decoder is None else usual.decoder.name, workers=cpus, prefetch=2,

@@ -184,7 +184,7 @@ def test_an_interrupt_keeps_the_looks(
         (("--duration", "0"), "--duration must be above 0"),
         (("--steps", "0"), "--steps must be at least 1"),
         (("--barrier", "some"), "--barrier must be one of step, none"),
-        (("--device", "cpu"), "give --device emulated:PROFILE, not cpu"),
+        (("--device", "cpu"), "give --device emulated, not cpu"),
         (("--device", "emulated:nosuch"), "no device profile 'nosuch'"),
         (("--batch-size", "13", "--max-ranks", "4"), "4 ranks of batch 13 need 52 images"),
         (("--loader", "synthetic"), "--loader synthetic does not read"),

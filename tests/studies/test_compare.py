@@ -203,7 +203,8 @@ def test_unlike_data_sets_are_refused_before_anything_is_measured(small_set: Pat
 
 def test_a_dry_run_lists_the_turns(small_set: Path, tmp_path: Path) -> None:
     options = ("--res", "96", *DEVICE, "--workers", "1,2", "--cache", "cold,warm", "--rounds", "2", "--dry-run")
-    ended = commands.run("compare", f"a={small_set}", f"b={small_set}", *options, "--results", tmp_path / "results")
+    copy = shutil.copytree(small_set, tmp_path / "copy")
+    ended = commands.run("compare", f"a={small_set}", f"b={copy}", *options, "--results", tmp_path / "results")
     lines = ended.out.splitlines()
     assert (ended.code, len(lines)) == (0, 17)
     assert lines[0].startswith("round 1, cold: a/96 ") and lines[1].startswith("round 1, cold: b/96 ")
@@ -213,7 +214,8 @@ def test_a_dry_run_lists_the_turns(small_set: Path, tmp_path: Path) -> None:
 
 def test_ctrl_c_keeps_what_was_finished(small_set: Path, tmp_path: Path) -> None:
     options = ("--res", "96", *LONG, "--steps", "6", "--loader", "threaded", "--cache", "warm", "--arms", "real")
-    with Started("compare", f"a={small_set}", f"b={small_set}", *options, "--results", tmp_path) as started:
+    copy, tmp_path = shutil.copytree(small_set, tmp_path / "copy"), tmp_path / "results"
+    with Started("compare", f"a={small_set}", f"b={copy}", *options, "--results", tmp_path) as started:
         started.wait_for(lambda: Store(tmp_path).studies())
         started.process.send_signal(signal.SIGINT)
         ended = started.end()

@@ -49,14 +49,18 @@ found = study.store_study().findings
 print(len(found.rows), found.rows[0].rate.value > 0)
 """,
     "compare": """
+import shutil, tempfile
+
 from loaderbench.studies.compare import ComparisonStudy, plan_data_sets
 
-asked = options({**tiny, "loader": "threaded"})
+asked, other = options({**tiny, "loader": "threaded"}), tempfile.TemporaryDirectory()
+copy = shutil.copytree(tree, other.name, dirs_exist_ok=True)
 study = ComparisonStudy(
-    plan_data_sets([("a", tree), ("b", tree)], asked, 2, on_note=quiet, progress=quiet), store
+    plan_data_sets([("a", tree), ("b", copy)], asked, 2, on_note=quiet, progress=quiet), store
 )
 study.measure(quiet, lambda record: print(record.case.subject.dataset_name, record.status))
 print(study.findings().outcome in ("faster", "slower", "indistinguishable", "from_memory"))
+other.cleanup()
 """,
     "tune": """
 from loaderbench.studies.tune import Tune, plan_tuning

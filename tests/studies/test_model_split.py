@@ -547,10 +547,10 @@ def test_a_model_that_is_unknown_leaves_nothing(crew: type[Crew], tmp_path: Path
 @pytest.mark.parametrize(
     ("device", "says"),
     [
-        ("auto", "give two devices or more"), ("cpu:1", "give two devices or more"),
+        ("auto", "needs at least two devices"), ("cpu:1", "needs at least two devices"),
         ("cpu,cpu", "--device names cpu twice: give each its threads, as cpu:1,cpu:1"),
         ("cpu:6,cpu:4", "takes 10 CPUs, and 8 can be used here"), ("cpu:8,cpu", "takes 9 CPUs"),
-        ("cpu:1,auto", "auto is not a device to split over"), ("cpu:1,tpu:0", "unknown device 'tpu"),
+        ("cpu:1,auto", "each by its name"), ("cpu:1,tpu:0", "unknown device 'tpu"),
         ("cpu:0,cpu:1", "cpu:0"), ("cpu:1,emulated:nosuch", "nosuch"),
     ],
 )  # fmt: skip
