@@ -8,14 +8,14 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from loaderbench.commands.terminal import write_text
+from loaderbench.commands.terminal import write_out
 from loaderbench.errors import ConfigError
 
 
 def help_alone(context: typer.Context) -> None:
     """Print the help of a group of commands that was typed without one of them."""
     if context.invoked_subcommand is None:
-        write_text(context.get_help())
+        write_out(f"{context.get_help()}\n".encode(), "-")
 
 
 class Command(TyperCommand):
