@@ -14,7 +14,7 @@ from loaderbench.cases.traits import DeviceTraits
 from loaderbench.devices.select import lacks, num_visible_gpus, nvml_ordinal, parse_device, profile_memory
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.machine import available_memory_bytes, environment
-from loaderbench.printable import memory_size, memory_sizes
+from loaderbench.printable import memory_size
 
 INPUT_SIZE = 224
 LENET = "lenet"
@@ -112,20 +112,19 @@ def memory_limit(planned: ModelPlan, memory: str | None) -> MemoryLimit:
         free = memory_size(there[0])
         raise ConfigError(f"--memory {memory} is more than there is to try it with: {free}, {there[1]}")
     if asked is not None:
-        _check_holds_an_image(planned.step, asked)
+        _check_holds_an_image(planned.step, asked, memory)
         return MemoryLimit(asked, "--memory", asked)
     assert there is not None
     return MemoryLimit(*there, None)
 
 
-def _check_holds_an_image(step: Step, memory_bytes: int) -> None:
+def _check_holds_an_image(step: Step, memory_bytes: int, memory: str | None) -> None:
     """Raises ConfigError where no model could run: an image takes a byte a value, or more."""
     assert step.input_size is not None
     least = step.channels * step.input_size**2
     if memory_bytes < least:
-        image, there = memory_sizes(least, memory_bytes)
         shape = f"{step.channels}×{step.input_size}×{step.input_size}"
-        raise ConfigError(f"--memory: one image of {shape} takes {image}, and {there} cannot hold it; give more, as 1G")
+        raise ConfigError(f"--memory {memory}: one image of {shape} takes {memory_size(least)}; give more, as 1G")
 
 
 def device_memory(planned: ModelPlan) -> tuple[int, str] | None:
