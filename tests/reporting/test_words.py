@@ -158,6 +158,10 @@ CAVEATS: Mapping[str, Sequence[Details]] = {
         {"seconds": 52.2, "beyond": 37.2, "why": ["evicting takes about 33 s"]},
         {"seconds": 31.0, "beyond": 16.0, "why": []},
     ],
+    "preparation_differs": [
+        {"arm": "ram", "other": "real", "ratio": 1.18, "low": 1.16, "high": 1.2, "more_faults": 383.0},
+        {"arm": "prep", "other": "free", "ratio": 0.9, "low": 0.88, "high": 0.92, "more_faults": -12.4},
+    ],
     "queue_not_steady": [{"arms": ["ram", "real"]}],
     "ci_target_missed": [
         {"half_width": 0.1, "target": 0.03, "stopped_by": "duration"},
