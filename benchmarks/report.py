@@ -95,6 +95,9 @@ def fill(results: Path, num_runs: int, source: Path | None, shape: str = "sets")
         target = results / copy["run_id"]
         if folder is not None:
             shutil.copytree(folder, target)
+            facts = target / "facts.json"
+            if facts.exists():  # those of another run would not be drawn
+                facts.write_text(json.dumps({**json.loads(facts.read_text()), "run_id": copy["run_id"]}))
         target.mkdir(parents=True, exist_ok=True)
         (target / "case.json").write_text(json.dumps(copy["case"]))
         (target / "run.json").write_text(json.dumps(copy))

@@ -70,14 +70,15 @@ def _save(found: Sequence[Again], *, quiet: bool) -> None:
 
 
 def _one(store: Store, name: str) -> Again:
+    from loaderbench.recording.store import StoredStudy
     from loaderbench.studies.again import run_again, study_again
 
-    stored_study = store.find_study(name)
-    if stored_study is None:
-        return run_again(store.find(name))
-    if stored_study.study is None:
-        raise ConfigError(stored_study.problem)
-    return study_again(stored_study.study, store)
+    stored = store.named(name)
+    if not isinstance(stored, StoredStudy):
+        return run_again(stored)
+    if stored.study is None:
+        raise ConfigError(stored.problem)
+    return study_again(stored.study, store)
 
 
 def _every(store: Store, *, quiet: bool) -> list[Again]:

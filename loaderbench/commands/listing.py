@@ -8,7 +8,7 @@ from loaderbench.commands.options import OutputOptions, with_options
 from loaderbench.commands.terminal import write_json
 
 if TYPE_CHECKING:
-    from loaderbench.recording.store import StoredRun
+    from loaderbench.recording.store import ListedRun
 
 
 @with_options(without=("quiet",))
@@ -17,7 +17,7 @@ def list_runs(output: OutputOptions) -> None:
     from loaderbench.recording.store import Store
 
     store = Store(output.results)
-    runs = store.runs()
+    runs = store.lines()
     if output.json_out is not None:
         write_json([_entry(run) for run in runs], output.json_out)
         return
@@ -26,7 +26,7 @@ def list_runs(output: OutputOptions) -> None:
     print_list(runs, studies=store.studies())
 
 
-def _entry(run: StoredRun) -> dict[str, object]:
+def _entry(run: ListedRun) -> dict[str, object]:
     """One run of `list --json`."""
     record = run.record
     rate = None if record is None else record.throughput

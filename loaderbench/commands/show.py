@@ -29,17 +29,18 @@ def show(
     output: OutputOptions,
 ) -> None:
     """Print one stored run, study or comparison."""
-    from loaderbench.recording.store import Store
+    from loaderbench.recording.store import LATEST, Store, StoredStudy
     from loaderbench.reporting.terminal import print_caveats_of, print_run
 
     store = Store(output.results)
-    stored_study = store.latest_study() if run_id == "latest" else store.find_study(run_id)
-    if stored_study is not None:
-        if stored_study.study is None:
-            raise ConfigError(stored_study.problem)
-        _show_study(stored_study.study, store, output.json_out, caveats=caveats, whole=whole)
+    stored = store.latest() if run_id == LATEST else None
+    if stored is None:
+        stored = store.named(run_id)
+    if isinstance(stored, StoredStudy):
+        if stored.study is None:
+            raise ConfigError(stored.problem)
+        _show_study(stored.study, store, output.json_out, caveats=caveats, whole=whole)
         return
-    stored = store.find(run_id)
     if stored.record is None:
         raise ConfigError(f"{stored.run_id} has no result: {stored.problem}")
     if output.json_out is not None:

@@ -29,19 +29,20 @@ def trace(
     """Write a stored run, the ranks of a launch, or a model split, as a timeline for ui.perfetto.dev or chrome://tracing."""
     from loaderbench.recording.model_split import SplitFacts
     from loaderbench.recording.ranks import RanksFacts
-    from loaderbench.recording.store import Store
+    from loaderbench.recording.store import Store, StoredStudy, load_stored
     from loaderbench.reporting.perfetto import trace_of_run, trace_of_split
     from loaderbench.reporting.ranks_trace import trace_of_ranks
 
     check_json_target(out)
     store = Store(output.results)
-    stored = store.find_study(run_id)
-    if stored is not None and stored.study is not None and isinstance(stored.study.facts, SplitFacts):
-        name, draw = stored.study_id, functools.partial(trace_of_split, stored.study.facts)
-    elif stored is not None and stored.study is not None and isinstance(stored.study.facts, RanksFacts):
-        name, draw = stored.study_id, functools.partial(trace_of_ranks, stored.study.facts)
+    stored = store.named(run_id)
+    facts = stored.study.facts if isinstance(stored, StoredStudy) and stored.study is not None else None
+    if isinstance(stored, StoredStudy) and isinstance(facts, SplitFacts):
+        name, draw = stored.study_id, functools.partial(trace_of_split, facts)
+    elif isinstance(stored, StoredStudy) and isinstance(facts, RanksFacts):
+        name, draw = stored.study_id, functools.partial(trace_of_ranks, facts)
     else:
-        run = store.load_run(run_id)
+        run = load_stored(store.find(run_id) if isinstance(stored, StoredStudy) else stored)
         if run.recording is None or not run.recording.segments:
             raise ConfigError(f"{run.run_id} measured nothing that can be drawn")
         name, draw = run.run_id, functools.partial(trace_of_run, run)

@@ -84,17 +84,21 @@ def read_bytes(path: Path) -> bytes:
     return content
 
 
-def parsed(content: bytes) -> Any:
+def _refuse(name: str) -> NoReturn:
+    raise plain.PlainError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
+
+
+def parsed(content: bytes | str) -> Any:
     """The value of a JSON text. Raises ValueError, for the NaN that Python would take too, and for more values than
     MOST_VALUES: each takes up to 30 times its text."""
-
-    def refuse(name: str) -> NoReturn:
-        raise plain.PlainError(f"{name} is not JSON")
-
-    if sum(map(content.count, (b",", b"[", b"{"))) > MOST_VALUES:
+    text = content if isinstance(content, str) else content.decode(json.detect_encoding(content), "surrogatepass")
+    if sum(map(text.count, (",", "[", "{"))) > MOST_VALUES:
         raise ValueError(f"it holds more than {MOST_VALUES:,} values")
     try:
-        return json.loads(content, parse_constant=refuse)
+        return _DECODER.decode(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except (json.JSONDecodeError, UnicodeDecodeError, plain.PlainError):

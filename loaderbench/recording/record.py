@@ -8,7 +8,7 @@ readers drop those they do not know. reporting/words.py fills in the texts (`sum
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -614,12 +614,11 @@ LEAST, MOST = 1e-90, 1e90
 """Magnitudes of the figures that a run can give. Beyond, sums and quotients over several runs leave a float's range."""
 
 
-def check_figures(record: RunRecord, value: Json) -> None:
-    """Check what the types do not tell. `value`: the record's JSON. Raises ValueError, which names what cannot be."""
+def check_figures(case: Case, rate: Estimate | None, step: StepTimes | None, value: Json) -> None:
+    """Check what the types do not tell of a record. `value`: its JSON. Raises ValueError, which names the figure."""
     where = _beyond(value)
     if where is not None:
         raise ValueError(f"{where} is no figure that a run can give")
-    case, rate, step = record.case, record.throughput, record.step_time_s
     above_zero = {
         "case.batch_size": case.step.batch_size,
         "case.steps": case.effort.steps,
@@ -634,16 +633,22 @@ def check_figures(record: RunRecord, value: Json) -> None:
         raise ValueError(f"{wrong[0]} must be above 0")
 
 
-def _beyond(value: Json, where: str = "") -> str | None:
-    """The place of the first number beyond LEAST and MOST."""
+def _beyond(value: Json) -> str | None:
+    """The place of the first number beyond LEAST and MOST, which is put together only where there is one: a store holds
+    millions of numbers."""
     if isinstance(value, float | int):
-        return where if value and not LEAST <= abs(value) <= MOST else None
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        return "" if value and not LEAST <= abs(value) <= MOST else None
+    items: Iterable[tuple[object, Json]] = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
     for name, item in items:
-        if isinstance(item, dict | list | float | int):
-            found = _beyond(item, f"{where}.{name}" if where else str(name))
-            if found is not None:
-                return found
+        if item is None or type(item) is str:
+            continue
+        found = _beyond(item)
+        if found is not None:
+            return f"{name}.{found}".removesuffix(".")
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loaderbench.errors import CaseFailed, ConfigError
-from loaderbench.recording.store import RUNS_FOLDER, Store, StoredRun, StoredStudy
+from loaderbench.recording.store import LATEST, RUN_NAME, RUNS_FOLDER, Store, StoredRun, StoredStudy
 
 REMOVED = ".removed-"
 """Start of the name that a folder has while it is removed: no run is ever listed in part."""
@@ -27,32 +28,39 @@ class Selection:
 
 
 def select(store: Store, names: Sequence[str]) -> Selection:
-    """The runs and studies that `names` name: ids or unique starts of them, `latest`, folders, or tags.
+    """The runs and studies that `names` name: `latest`, ids or unique starts of them, folders, or tags.
+
+    What is an id, or begins like a whole one up to its time, is never taken for a tag.
 
     Raises:
         ConfigError: one names nothing, or several.
     """
-    runs, studies = store.runs(), store.studies()
     chosen: dict[Path, StoredRun] = {}
     chosen_studies: dict[Path, StoredStudy] = {}
+    tags: list[tuple[str, str]] | None = None
     for name in names:
-        tagged = [run for run in runs if run.record is not None and run.record.tag == name]
-        path = Path(name).absolute()
-        study = [one for one in studies if one.study_id.startswith(name) or one.path == path]
-        if tagged:
-            chosen |= {run.path: run for run in tagged}
-        elif len(study) == 1 and not any(run.run_id.startswith(name) for run in runs):
-            chosen_studies[study[0].path] = study[0]
-        else:
-            by_path = [run for run in runs if run.path == path]
-            found = by_path[0] if by_path else store.named(name, runs)
-            chosen[found.path] = found
+        ids = store.ids_of(name)
+        tagged: list[str] = []
+        if name != LATEST and name not in ids and not (ids and (RUN_NAME.match(name) or os.sep in name)):
+            if tags is None:
+                tags = [(line.record.tag, line.run_id) for line in store.lines() if line.record and line.record.tag]
+            tagged = [run_id for tag, run_id in tags if tag == name]
+        if tagged and ids and ids != tagged:
+            raise ConfigError(f"'{name}' is a tag and also begins the ids of other runs: give whole ids")
+        for one in tagged or [name]:
+            found = store.named(one)
+            if isinstance(found, StoredStudy):
+                chosen_studies[found.path] = found
+            elif found.path.parent == store.root:
+                chosen[found.path] = found
+            else:
+                raise ConfigError(f"{found.path} is not in {store.root}")
     of_studies: dict[Path, StoredRun] = {}
     for stored in chosen_studies.values():
         if stored.study is not None:
-            wanted = {*stored.study.runs, *stored.study.own_runs}
-            own = Store(stored.path / RUNS_FOLDER).runs()
-            of_studies |= {run.path: run for run in (*runs, *own) if run.run_id in wanted and run.path not in chosen}
+            named = (*stored.study.runs, *stored.study.own_runs)
+            every = [place.run(run_id) for place in (store, Store(stored.path / RUNS_FOLDER)) for run_id in named]
+            of_studies |= {run.path: run for run in every if run is not None and run.path not in chosen}
     return Selection(tuple(chosen.values()), tuple(chosen_studies.values()), tuple(of_studies.values()))
 
 
@@ -106,4 +114,7 @@ def remove(store: Store, removal: Removal) -> None:
         except OSError as error:
             raise CaseFailed(f"cannot remove {folder}: {error.strerror}") from error
     for left in store.root.glob(f"{REMOVED}*"):
-        shutil.rmtree(left, ignore_errors=True)
+        if left.is_symlink():  # what it links to is not in the store
+            left.unlink(missing_ok=True)
+        else:
+            shutil.rmtree(left, ignore_errors=True)

@@ -12,6 +12,10 @@
                     arrays.npz   tables of the facts, where there are any
                     runs/        a store of the runs that only this study needs
 
+In a store the folder's name is the id, and the files in it hold the same one. Where they differ, because somebody
+renamed or copied the folder, it is unreadable: so no two have the same id, and none counts twice. A run's folder
+outside a store, named by its path, may be called anything.
+
 Several processes may write into one store: every run has a folder of its own, which appears under its
 final name only when it holds case.json and running.json.
 """
@@ -19,17 +23,19 @@ final name only when it holds case.json and running.json.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import gc
 import os
 import re
 import secrets
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from loaderbench import plain
 from loaderbench.cases.case import Case
@@ -53,6 +59,7 @@ from loaderbench.recording.files import (
     write_arrays,
     write_atomic,
 )
+from loaderbench.recording.lines import RunLine, line_of, read_line
 from loaderbench.recording.record import RunRecord, check_figures, finite
 from loaderbench.recording.spill import kept, spill
 from loaderbench.recording.studies import KINDS, SIDE_NAMES, CompareFacts, Findings, StudyKind, StudyRecord
@@ -72,8 +79,11 @@ PROBE_BYTES = 4 << 20
 """Bytes that `check_writable` writes and removes: more than a usual run, about 100 bytes a step and arm."""
 
 
+R = TypeVar("R", RunRecord, RunLine)
+
+
 @dataclass(frozen=True)
-class StoredRun:
+class Listed(Generic[R]):
     """One run as the listing sees it."""
 
     run_id: str
@@ -82,10 +92,15 @@ class StoredRun:
     """ok | failed | skipped | interrupted as recorded; running | crashed | unreadable where there is no record."""
     problem: str | None
     """Why there is no record, or what else is wrong with the run, in one line; None where it is whole."""
-    record: RunRecord | None
-    """run.json; None where it is missing, damaged or of a newer schema."""
+    record: R | None
+    """run.json; None where it is missing, damaged, of a newer schema or of another run."""
     title: str
     """`Case.title`, or the run_id where the case cannot be read."""
+
+
+StoredRun = Listed[RunRecord]
+ListedRun = Listed[RunLine]
+"""With the part of the record that a line of the list shows."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +111,7 @@ class StoredStudy:
     path: Path
     study: StudyRecord | None
     problem: str | None
-    """Why it cannot be read; None where it can."""
+    """Why it cannot be read, or what else is wrong with it; None where it is whole."""
 
 
 class NotStored(CaseFailed):
@@ -160,6 +175,10 @@ def _older(name: str, error: plain.MissingField) -> str:
     return f"{name} was made by an older version of loaderbench: {error}; measure it again"
 
 
+def _of_another(name: str, file: str, other: str) -> str:
+    return f"{name}/{file} belongs to {other[:100]}: rename the folder to that, or remove it if it is a copy"
+
+
 def _unknown_kind(name: str, kind: Any) -> str:
     return (
         f"{name} is a study of the kind {str(kind)[:40]!r}, which this loaderbench does not know: a newer one may have "
@@ -179,7 +198,7 @@ def read_record(value: Any) -> RunRecord:
         record = plain.from_json(RunRecord, value)
     else:
         raise ValueError(f"there is no schema {value['schema']!r}"[:80])
-    check_figures(record, value)
+    check_figures(record.case, record.throughput, record.step_time_s, value)
     return record
 
 
@@ -189,11 +208,11 @@ def record_json(record: RunRecord) -> tuple[JsonObject, RunRecord]:
     return cast(JsonObject, plain.to_json(record)), record
 
 
-def load_run(folder: str | os.PathLike[str]) -> Run:
-    """The complete run in a folder, whatever its schema.
+def load_run(folder: str | os.PathLike[str], run_id: str | None = None) -> Run:
+    """The complete run in a folder, whatever its schema. `run_id`: the one that it must be; None for any.
 
     Raises:
-        ConfigError: it has no facts, they are damaged, or a newer version wrote them.
+        ConfigError: it has no facts, they are damaged or of another run, or a newer version wrote them.
     """
     path = Path(folder)
     with reading_facts(path):
@@ -201,13 +220,21 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
             schema = parsed(read_bytes(path / FACTS_FILE))["schema"]
             if schema > SCHEMA:
                 raise ConfigError(_newer(path.name, schema))
-            return load_facts(path, Run)
+            run = load_facts(path, Run)
+            if run_id not in (None, run.run_id):
+                raise ConfigError(_of_another(path.name, FACTS_FILE, run.run_id))
+            return run
         if not (path / schema1.RECORDING_FILE).exists():  # runs of schema 1 that failed recorded nothing
             if not (path / RECORD_FILE).exists():
                 raise ConfigError(f"{path} holds no raw facts to analyse: it ended before they were written")
             if parsed(read_bytes(path / RECORD_FILE))["schema"] != schema1.SCHEMA:
                 raise ConfigError(f"{path} holds no raw facts to analyse: {FACTS_FILE} is missing")
         return schema1.load_run(path)
+
+
+def load_stored(stored: StoredRun) -> Run:
+    """The complete run of a record. Raises ConfigError as `load_run` does."""
+    return load_run(stored.path, None if stored.record is None else stored.record.run_id)
 
 
 @dataclass(frozen=True)
@@ -350,10 +377,11 @@ def read_study(folder: Path) -> StudyRecord:
     """
     with reading_facts(folder):
         if os.path.lexists(folder / schema1.COMPARISON_FILE):
-            return schema1.comparison_from(parsed(read_bytes(folder / schema1.COMPARISON_FILE)))
+            older = schema1.comparison_from(parsed(read_bytes(folder / schema1.COMPARISON_FILE)))
+            return _checked_names(older, folder, schema1.COMPARISON_FILE)
         value = parsed(read_bytes(folder / STUDY_FILE))
         if value["schema"] == schema1.SCHEMA:
-            return schema1.study_from(value)
+            return _checked_names(schema1.study_from(value), folder, STUDY_FILE)
         if value["schema"] > SCHEMA:
             raise ConfigError(_newer(folder.name, value["schema"]))
         if value["kind"] not in KINDS:
@@ -366,12 +394,23 @@ def read_study(folder: Path) -> StudyRecord:
             raise ConfigError(_older(folder.name, error)) from error
         if isinstance(facts, CompareFacts) and {*facts.labels} != {*SIDE_NAMES}:
             raise ValueError(f"a comparison has the sides {' and '.join(SIDE_NAMES)}")
-        return StudyRecord(
+        study = StudyRecord(
             **vars(head),
             kind=value["kind"],
             facts=facts,
             findings=_stored_findings(types.findings, value["findings"]),
         )
+        return _checked_names(study, folder, STUDY_FILE)
+
+
+def _checked_names(study: StudyRecord, folder: Path, file: str) -> StudyRecord:
+    """The study. Raises ConfigError where it is another folder's, ValueError where it names what no run is called."""
+    if study.study_id != folder.name:
+        raise ConfigError(_of_another(folder.name, file, study.study_id))
+    wrong = [run for run in (*study.runs, *study.own_runs) if not _is_name(run)]
+    if wrong:
+        raise ValueError(f"no run is called {wrong[0][:80]!r}")
+    return study
 
 
 def _stored_findings(kind: type[Findings], value: Any) -> Findings | None:
@@ -422,61 +461,142 @@ def _title(folder: Path) -> str:
 RUN_FILES = frozenset({CASE_FILE, MARKER_FILE, FACTS_FILE, RECORD_FILE})
 """A folder with any of these is that of a run."""
 STUDY_FILES = frozenset({STUDY_FILE, schema1.COMPARISON_FILE})
-RUN_NAME = re.compile(r"\d{8}-\d{6}-\d{3}-")
+RUN_NAME = re.compile(r"\d{8}-\d{6}-\d{3}")
 """How the names of runs and studies begin: such a folder is listed whatever is left in it."""
+LATEST = "latest"
+"""The name of the newest run that has a record, for every command."""
+RESERVED = frozenset({LATEST, "all"})
+"""What no tag may be."""
+LONGEST_TAG = 80
+
+Kind = Literal["run", "study"]
 
 
-def _is_run(folder: Path) -> bool:
-    """Whether it is a run's folder, whole or not. Raises OSError where it cannot be read."""
+def _is_name(text: str) -> bool:
+    """Whether a run or study may be called so: it is a visible folder right in the store."""
+    return text != "" and not text.startswith(".") and os.sep not in text and "\0" not in text
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """A folder of the store, before its files are read."""
+
+    path: Path
+    kind: Kind | None
+    """None where it holds neither, or is no folder."""
+    names: Set[str] = frozenset()
+    """What is in it."""
+    problem: str | None = None
+    """Why it cannot be looked into."""
+    is_in_store: bool = True
+    """Whether its name is an id."""
+
+
+def _looked_into(path: Path) -> _Folder:
     try:
-        names = set(os.listdir(folder))  # noqa: PTH208 - a store has thousands
+        names = set(os.listdir(path))  # noqa: PTH208 - a store has thousands
     except (NotADirectoryError, FileNotFoundError):  # a file; a link to nowhere; or it was removed meanwhile
-        return False
+        return _Folder(path, None)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return _Folder(path, None)
+        return _Folder(path, "run", problem=f"cannot read {path}: {error.strerror}")
     if names & STUDY_FILES:
-        return False
-    return bool(names & RUN_FILES) or RUN_NAME.match(folder.name) is not None
+        return _Folder(path, "study", names)
+    is_run = bool(names & RUN_FILES) or RUN_NAME.match(path.name) is not None
+    return _Folder(path, "run" if is_run else None, names)
 
 
-def _read_run(folder: Path) -> StoredRun:
-    """Read one run's folder, whatever its state: nothing that is in it can hide the others."""
+def _whole_record(content: bytes, name: str) -> RunRecord:
+    """Raises ConfigError where a newer version wrote it; else as `read_record`."""
+    value = parsed(content)
+    if value["schema"] > SCHEMA:
+        raise ConfigError(_newer(name, value["schema"]))
+    return read_record(value)
 
-    def without_record(status: str, problem: str) -> StoredRun:
-        return StoredRun(folder.name, folder, status, problem, None, _title(folder))
 
+def _line(content: bytes, name: str) -> RunLine:
+    """Raises as `_whole_record` does, where what the line shows is damaged."""
+    return read_line(content) or line_of(_whole_record(content, name))
+
+
+def _content(path: Path) -> bytes | None:
+    """None where there is no such file. Raises as `read_bytes`."""
     try:
-        value: Any = read_json(folder / RECORD_FILE)
-        if value is None:
+        return read_bytes(path)
+    except FileNotFoundError:
+        return None
+
+
+def _read_run(found: _Folder, read: Callable[[bytes, str], R]) -> Listed[R]:
+    """Read one run's folder, whatever its state: nothing that is in it can hide the others."""
+    folder = found.path
+
+    def without_record(status: str, problem: str) -> Listed[R]:
+        return Listed(folder.name, folder, status, problem, None, _title(folder))
+
+    if found.problem is not None:
+        return without_record("unreadable", found.problem)
+    try:
+        content = _content(folder / RECORD_FILE)
+        if content is None:
             marker = read_json(folder / MARKER_FILE)
             # The run may have finished between the two checks.
-            value = read_json(folder / RECORD_FILE)
-            if value is None and not (folder / CASE_FILE).exists():
+            content = _content(folder / RECORD_FILE)
+            if content is None and not (folder / CASE_FILE).exists():
                 return without_record("unreadable", f"it holds neither {CASE_FILE} nor {RECORD_FILE}")
-            if value is None:
+            if content is None:
                 return without_record(*_unfinished(cast(JsonObject | None, marker)))
-        if value["schema"] > SCHEMA:
-            return without_record("unreadable", _newer(folder.name, value["schema"]))
-        record = read_record(value)
-        doubt = _doubt(folder, record) if record.so_far_s is None else _still_going_on(folder, record.so_far_s)
-        return StoredRun(folder.name, folder, record.status, doubt, record, record.case.title)
+        record = read(content, folder.name)
+        if found.is_in_store and record.run_id != folder.name:
+            return without_record("unreadable", _of_another(folder.name, RECORD_FILE, record.run_id))
+        if record.so_far_s is None:
+            doubt = _doubt(found, record.case, content)
+        else:
+            doubt = _still_going_on(found, record.so_far_s)
+        return Listed(folder.name, folder, record.status, doubt, record, record.case.title)
     except OSError as error:
         return without_record("unreadable", f"cannot read {error.filename}: {error.strerror}")
+    except ConfigError as error:
+        return without_record("unreadable", str(error))
     except Exception as error:  # it may hold anything, and the other runs must be listed
         return without_record("unreadable", f"damaged: {type(error).__name__}: {str(error)[:300]}")
 
 
-def _still_going_on(folder: Path, so_far_s: float) -> str:
+def _read_study(found: _Folder) -> StoredStudy:
+    folder = found.path
+    try:
+        return StoredStudy(folder.name, folder, read_study(folder), None)
+    except ConfigError as error:
+        return StoredStudy(folder.name, folder, None, str(error))
+
+
+@contextlib.contextmanager
+def _reading_many() -> Iterator[None]:
+    """Without looks for garbage in between: records hold no cycles, and each look walks through all that was read."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _still_going_on(found: _Folder, so_far_s: float) -> str:
     """Of a run whose record was written while it went on."""
-    _, problem = _unfinished(cast(JsonObject | None, read_json(folder / MARKER_FILE)))
+    _, problem = _unfinished(cast(JsonObject | None, read_json(found.path / MARKER_FILE)))
     return f"written after {so_far_s:.0f} s, before it had ended: {problem}"
 
 
-def _doubt(folder: Path, record: RunRecord) -> str | None:
-    """What is wrong with the case of a run that has its record, which holds the case too."""
+def _doubt(found: _Folder, case: Case, record: bytes) -> str | None:
+    """What is wrong with a run that has its `record`, which holds the `case` too."""
+    if CASE_FILE not in found.names:
+        return f"{CASE_FILE} is missing; {RECORD_FILE} holds the case too"
     try:
-        value = read_json(folder / CASE_FILE)
-        if value is None:
-            return f"{CASE_FILE} is missing; {RECORD_FILE} holds the case too"
-        if schema1.case_from(cast(JsonObject, value)) != record.case:
+        content = _content(found.path / CASE_FILE)
+        same = content is None or b'\n "case": ' + content.rstrip().replace(b"\n", b"\n ") + b",\n" in record
+        if content is not None and not same and schema1.case_from(parsed(content)) != case:
             return f"{CASE_FILE} is of another run: not the case of {RECORD_FILE}"
     except (OSError, ValueError, TypeError) as error:
         return f"{CASE_FILE} cannot be read ({error}); {RECORD_FILE} holds the case too"[:300]
@@ -536,41 +656,43 @@ class Store:
         study_id = f"{_time_stamp(now)}-{_slug([STUDY_SLUGS.get(kind, kind), *names])}-{secrets.token_hex(3)}"
         return StudyFolder(study_id, self.root / study_id, now.isoformat(timespec="milliseconds"))
 
-    def studies(self) -> list[StoredStudy]:
-        """Every study and comparison, oldest first; damaged and newer ones with their problem."""
-        stored = []
-        for folder in self._folders():
-            if not any(os.path.lexists(folder / name) for name in STUDY_FILES):
-                continue
-            try:
-                stored.append(StoredStudy(folder.name, folder, read_study(folder), None))
-            except ConfigError as error:
-                stored.append(StoredStudy(folder.name, folder, None, str(error)))
-        return stored
-
-    def find_study(self, text: str) -> StoredStudy | None:
-        """The study whose id begins with `text`, or whose folder is `text`; None where none or several match."""
-        path = Path(text).absolute() if os.sep in text else None
-        matching = [study for study in self.studies() if study.study_id.startswith(text) or study.path == path]
-        return matching[0] if len(matching) == 1 else None
-
-    def latest_study(self) -> StoredStudy | None:
-        """The newest study that can be read; None where there is none, or a run with a record is newer."""
-        studies = [study for study in self.studies() if study.study is not None]
-        runs = [run.run_id for run in self.runs() if run.record is not None]
-        return studies[-1] if studies and (not runs or runs[-1] < studies[-1].study_id) else None
-
-    def open_study(self, study: StudyRecord) -> StudyFolder:
-        """The folder of a stored study."""
-        return StudyFolder(study.study_id, self.root / study.study_id, study.started_at)
-
-    def load_run(self, text: str) -> Run:
-        """The complete run that `text` names (`find`).
+    def check_tag(self, tag: str | None) -> None:
+        """Check a name that runs shall be found by. None is none.
 
         Raises:
-            ConfigError: none or several match, or its facts are missing, damaged or of a newer version.
+            ConfigError: it is not printable, too long, or means something else already.
         """
-        return load_run(self.find(text).path)
+        if tag is None:
+            return
+        if not (tag.strip() and tag.isprintable() and len(tag) <= LONGEST_TAG):
+            raise ConfigError(f"--tag takes a name of 1 to {LONGEST_TAG} printable characters, not {tag!r}"[:200])
+        if tag.lower() in RESERVED:
+            raise ConfigError(f"--tag {tag} is a word with a meaning of its own: give another name")
+        if RUN_NAME.match(tag) or self._is_id(tag):
+            raise ConfigError(f"--tag {tag} is the id of a run, or looks like one: give another name")
+
+    def _folder(self, name: str) -> _Folder:
+        return _looked_into(self.root / name)
+
+    def _is_id(self, text: str) -> bool:
+        return text in self._names() and self._folder(text).kind is not None
+
+    def _names(self) -> list[str]:
+        """What may be a run or a study, oldest first. Raises ConfigError where the store's folder cannot be read."""
+        try:
+            return sorted(name for name in os.listdir(self.root) if _is_name(name))  # noqa: PTH208
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise ConfigError(f"cannot read the results folder {self.root}: {error.strerror}") from error
+
+    def _all(self, kind: Kind) -> Iterator[_Folder]:
+        return (found for name in self._names() if (found := self._folder(name)).kind == kind)
+
+    def studies(self) -> list[StoredStudy]:
+        """Every study and comparison, oldest first; damaged and newer ones with their problem."""
+        with _reading_many():
+            return [_read_study(found) for found in self._all("study")]
 
     def runs(self) -> list[StoredRun]:
         """Every run, oldest first. Broken, unfinished and newer ones are listed with their problem.
@@ -578,68 +700,106 @@ class Store:
         Raises:
             ConfigError: the store's folder cannot be read. A missing one is an empty store.
         """
-        found = []
-        for folder in self._folders():
-            try:
-                if _is_run(folder):
-                    found.append(_read_run(folder))
-            except OSError as error:
-                problem = f"cannot read {folder}: {error.strerror}"
-                found.append(StoredRun(folder.name, folder, "unreadable", problem, None, folder.name))
-        return found
+        with _reading_many():
+            return [_read_run(found, _whole_record) for found in self._all("run")]
 
-    def _folders(self) -> Iterator[Path]:
-        """What may be a run or a study, oldest first. Raises ConfigError where the store's folder cannot be read."""
-        try:
-            names = sorted(os.listdir(self.root))  # noqa: PTH208
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise ConfigError(f"cannot read the results folder {self.root}: {error.strerror}") from error
-        yield from (self.root / name for name in names if not name.startswith("."))
+    def lines(self) -> list[ListedRun]:
+        """Every run as in `runs`, with as much of its record as a line of the list shows: the rest is not read, and
+        damage in it is not noticed."""
+        with _reading_many():
+            return [_read_run(found, _line) for found in self._all("run")]
 
-    def find(self, text: str) -> StoredRun:
-        """The run that `text` names: `latest` (the newest with a record), a unique start of a run_id,
-        or the path of a run's folder.
+    def runs_where(self, fits: Callable[[RunLine], bool]) -> list[StoredRun]:
+        """The runs whose lines fit, oldest first; no other record is read in whole."""
+        fitting = [line.run_id for line in self.lines() if line.record is not None and fits(line.record)]
+        return [run for run_id in fitting if (run := self.run(run_id)) is not None]
+
+    def run(self, run_id: str) -> StoredRun | None:
+        """The run of exactly this id; None where there is none."""
+        found = self._folder(run_id) if _is_name(run_id) else None
+        return None if found is None or found.kind != "run" else _read_run(found, _whole_record)
+
+    def latest(self) -> StoredRun | StoredStudy | None:
+        """The newest run that has a record, or study that can be read; None where there is none."""
+        return self._newest(("run", "study"))
+
+    def _newest(self, kinds: Sequence[Kind]) -> StoredRun | StoredStudy | None:
+        for name in reversed(self._names()):
+            found = self._folder(name)
+            if found.kind not in kinds:
+                continue
+            stored = _read_run(found, _whole_record) if found.kind == "run" else _read_study(found)
+            if isinstance(stored, StoredStudy) and stored.study is not None:
+                return stored
+            if isinstance(stored, Listed) and stored.record is not None:
+                return stored
+        return None
+
+    def ids_of(self, text: str) -> list[str]:
+        """The runs and studies that `text` names: the one of this id or in this folder, else all whose ids begin so."""
+        if os.sep in text:
+            folder = Path(os.path.abspath(text))  # noqa: PTH100 - a link in the store has a name of its own
+            is_here = folder.parent.resolve() == self.root.resolve() and self._is_id(folder.name)
+            return [folder.name] if is_here else []
+        if self._is_id(text):
+            return [text]
+        beginning = [name for name in self._names() if text and name.startswith(text)]
+        return [name for name in beginning if self._folder(name).kind is not None]
+
+    def named(self, text: str) -> StoredRun | StoredStudy:
+        """The run or study that `text` names: an id, a unique start of one, or the path of a folder, of a run
+        elsewhere too; `latest` is the newest run that has a record.
 
         Raises:
             ConfigError: none or several match.
         """
-        if os.sep in text and Path(text).is_dir():
-            return self._at(Path(text).absolute())
-        return self.named(text, self.runs())
-
-    def named(self, text: str, runs: Sequence[StoredRun]) -> StoredRun:
-        """The one of the store's `runs` that `text` names. Raises ConfigError as `find` does."""
-        if text == "latest":
-            with_record = [run for run in runs if run.record is not None]
-            if not with_record:
+        if text == LATEST:
+            newest = self._newest(("run",))
+            if newest is None:
                 raise ConfigError(f"no finished run in {self.root}; measure one with `loaderbench run`")
-            return with_record[-1]
-        matching = [run for run in runs if run.run_id.startswith(text)]
-        if not matching:
-            self._check_no_study(text)
+            return newest
+        ids = self.ids_of(text)
+        if len(ids) > 1:
+            shown = ", ".join(ids[:5])
+            more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
+            raise ConfigError(f"'{text}' begins {len(ids)} runs, give more of its name: {shown}{more}")
+        if not ids and os.sep in text and Path(text).is_dir():
+            return self._elsewhere(Path(text).resolve())
+        found = self._folder(ids[0]) if ids else None
+        if found is None or found.kind is None:
             raise ConfigError(f"no run in {self.root} begins with '{text}'; `loaderbench list` shows them")
-        if len(matching) > 1:
-            shown = ", ".join(run.run_id for run in matching[:5])
-            more = f" and {len(matching) - 5} more" if len(matching) > 5 else ""
-            raise ConfigError(f"'{text}' begins {len(matching)} runs, give more of its name: {shown}{more}")
-        return matching[0]
+        return _read_run(found, _whole_record) if found.kind == "run" else _read_study(found)
 
-    def _at(self, folder: Path) -> StoredRun:
-        """The run in a folder anywhere. Raises ConfigError where it holds none."""
-        self._check_no_study(str(folder))
-        if any((folder / name).exists() for name in RUN_FILES):
-            return _read_run(folder)
-        raise ConfigError(f"{folder} is a folder without a run; name a run of `loaderbench list`, or its folder")
+    def _elsewhere(self, folder: Path) -> StoredRun | StoredStudy:
+        """What is in a folder outside this store. Raises ConfigError where that is nothing."""
+        found = replace(_looked_into(folder), is_in_store=False)
+        if found.kind is None:
+            raise ConfigError(f"{folder} is a folder without a run; name a run of `loaderbench list`, or its folder")
+        return _read_run(found, _whole_record) if found.kind == "run" else _read_study(found)
 
-    def _check_no_study(self, text: str) -> None:
-        """Raises ConfigError where the text names a study, and a run is wanted: says which runs it has."""
-        stored = self.find_study(text)
-        if stored is None:
-            return
+    def find(self, text: str) -> StoredRun:
+        """The run that `text` names (`named`).
+
+        Raises:
+            ConfigError: none or several match, or it is a study.
+        """
+        stored = self.named(text)
+        if isinstance(stored, Listed):
+            return stored
         study = stored.study
-        own = self.root / stored.study_id / RUNS_FOLDER
-        named = [] if study is None else [*study.runs, *(str(own / run) for run in study.own_runs)]
-        some = f": {', '.join(named[:3])}{' …' if len(named) > 3 else ''}" if named else ""
+        own = stored.path / RUNS_FOLDER
+        runs = [] if study is None else [*study.runs, *(str(own / run) for run in study.own_runs)]
+        some = f": {', '.join(runs[:3])}{' …' if len(runs) > 3 else ''}" if runs else ""
         raise ConfigError(f"{stored.study_id} is a study, not a run; name one of its runs{some}")
+
+    def load_run(self, text: str) -> Run:
+        """The complete run that `text` names (`find`).
+
+        Raises:
+            ConfigError: none or several match, or its facts are missing, damaged or of a newer version.
+        """
+        return load_stored(self.find(text))
+
+    def open_study(self, study: StudyRecord) -> StudyFolder:
+        """The folder of a stored study."""
+        return StudyFolder(study.study_id, self.root / study.study_id, study.started_at)

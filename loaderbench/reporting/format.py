@@ -15,6 +15,7 @@ from loaderbench.analysis.statistics import SCALES, UNBOUNDED
 from loaderbench.cases.case import Case
 from loaderbench.printable import clean as clean
 from loaderbench.recording.caveats import Caveat, Severity
+from loaderbench.recording.lines import RunLine
 from loaderbench.recording.record import Advice, Estimate, RunRecord
 from loaderbench.reporting import words
 
@@ -217,7 +218,7 @@ def prep_share(record: RunRecord) -> float | None:
     return None if prep is None else prep + (record.share("contention") or 0.0)
 
 
-def outcome(record: RunRecord) -> str:
+def outcome(record: RunRecord | RunLine) -> str:
     """One or two words: the bottleneck, or how the run ended."""
     if record.status != "ok":
         return record.status

@@ -343,7 +343,7 @@ def _timeline(records: Sequence[RunRecord], folders: Mapping[str, Path], name: s
     labels = fmt.RowLabels(records)
     for record in sorted(measured, key=lambda record: record.accelerator_utilization_fraction or 1.0):
         try:
-            run = load_run(folders[record.run_id])
+            run = load_run(folders[record.run_id], record.run_id)
         except ConfigError:  # a record without its raw facts: copied from another machine, or trimmed
             continue
         title = f"{fmt.resolution(record.case)} · {labels.of(record.case)}"

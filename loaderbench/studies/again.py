@@ -15,7 +15,7 @@ from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import Run
 from loaderbench.recording.files import FACTS_FILE
 from loaderbench.recording.record import RunRecord
-from loaderbench.recording.store import RUNS_FOLDER, RunFolder, Store, StoredRun
+from loaderbench.recording.store import LATEST, RUNS_FOLDER, RunFolder, Store, StoredRun, load_stored
 from loaderbench.recording.store import load_run as read_run
 from loaderbench.recording.studies import Comparison, Findings, StudyRecord
 from loaderbench.studies.measure import judged
@@ -25,7 +25,7 @@ def run_again(stored: StoredRun) -> Again:
     """Judge a stored run."""
     version = None if stored.record is None else stored.record.rules_version
     try:
-        record = judged(read_run(stored.path))
+        record = judged(load_stored(stored))
     except ConfigError as error:
         return Again(stored.run_id, version, problem=str(error))
     except Exception as error:  # facts that follow the schema and make no sense together; the other runs go on
@@ -39,7 +39,7 @@ def run_again(stored: StoredRun) -> Again:
 def study_again(study: StudyRecord, store: Store) -> Again:
     """Judge a stored study from its runs' facts."""
     try:
-        records = {run_id: judged(read_run(path)) for run_id, path in _paths(study, store).items()}
+        records = {run_id: judged(read_run(path, run_id)) for run_id, path in _paths(study, store).items()}
         findings = findings_of(study, records)
     except ConfigError as error:
         return Again(study.study_id, study.rules_version, problem=str(error))
@@ -71,7 +71,7 @@ def load_run(run: str | os.PathLike[str], results: str | os.PathLike[str] = RESU
     Raises:
         ConfigError: there is none, or its facts are missing or damaged.
     """
-    return read_run(run) if Path(run).is_dir() else Store(results).load_run(str(run))
+    return read_run(run) if run != LATEST and Path(run).is_dir() else Store(results).load_run(str(run))
 
 
 def analyze(run: Run | str | os.PathLike[str], results: str | os.PathLike[str] = RESULTS) -> RunRecord:
@@ -84,13 +84,9 @@ def analyze(run: Run | str | os.PathLike[str], results: str | os.PathLike[str] =
 
 def records_of(study: StudyRecord, store: Store) -> dict[str, RunRecord]:
     """Run id → stored record, for those of the study's runs that still exist."""
-    beside = {run.run_id: run.record for run in store.runs() if run.record is not None}
-    own = {run.run_id: run.record for run in store.open_study(study).runs.runs() if run.record is not None}
-    return {
-        run_id: record
-        for run_id in (*study.runs, *study.own_runs)
-        if (record := beside.get(run_id) or own.get(run_id)) is not None
-    }
+    own = store.open_study(study).runs
+    named = [(run, store.run(run) or own.run(run)) for run in (*study.runs, *study.own_runs)]
+    return {run: stored.record for run, stored in named if stored is not None and stored.record is not None}
 
 
 def findings_of(study: StudyRecord, records: Mapping[str, RunRecord]) -> Findings:

@@ -36,8 +36,7 @@ from loaderbench.recording.machines import same_hardware
 from loaderbench.recording.model_layers import LayersFacts, LayersResult
 from loaderbench.recording.progress import EpochDone, Message
 from loaderbench.recording.record import Estimate, RunRecord
-from loaderbench.recording.store import Store, StoredRun, StoredStudy
-from loaderbench.recording.store import load_run as read_run
+from loaderbench.recording.store import LATEST, Store, StoredRun, StoredStudy, load_stored
 from loaderbench.running.jobs.table import RUN_EPOCHS, TIME_CHECKPOINTS, CheckpointsRequest, EpochsRequest
 from loaderbench.running.supervisor import Child, JobFailed, prefix_of_decoder
 from loaderbench.studies.kept import KeptStudy, Say, told
@@ -145,13 +144,12 @@ def find_source(name: str, store: Store) -> SourceFacts:
     Raises:
         ConfigError: there is none, or it tells nothing reliable.
     """
-    study = store.latest_study() if name == "latest" else store.find_study(name)
-    if study is not None and not _means_a_run(name, study, store):
-        known = study.study
+    stored = _newest(store) if name == LATEST else store.named(name)
+    if isinstance(stored, StoredStudy):
+        known = stored.study
         if known is None or not isinstance(known.facts, LayersFacts) or not isinstance(known.findings, LayersResult):
-            raise ConfigError(f"{study.study_id} is neither a run nor a profile of layers: name one of these")
-        return layers_source(known.facts, known.findings, study.study_id)
-    stored = store.find(name)
+            raise ConfigError(f"{stored.study_id} is neither a run nor a profile of layers: name one of these")
+        return layers_source(known.facts, known.findings, stored.study_id)
     if stored.record is None:
         raise ConfigError(f"{stored.run_id} cannot be read: {stored.problem}")
     source = _source(stored)
@@ -167,23 +165,22 @@ def _runs_like(store: Store, source: SourceFacts, fits: Callable[[Case], bool]) 
     """The stored runs of the source's machine that ended well and whose case fits, oldest first."""
     return [
         one
-        for one in store.runs()
-        if one.record is not None
-        and one.record.status == "ok"
-        and same_hardware(one.record.environment, source.environment)
-        and fits(one.record.case)
+        for one in store.runs_where(lambda line: line.status == "ok" and fits(line.case))
+        if one.record is not None and same_hardware(one.record.environment, source.environment)
     ]
 
 
-def _means_a_run(name: str, study: StoredStudy, store: Store) -> bool:
-    """Whether the name is that of a run though a study has it too."""
-    if name == "latest":
-        return study.study is None or not isinstance(study.study.facts, LayersFacts)
-    return any(run.run_id.startswith(name) for run in store.runs())
+def _newest(store: Store) -> StoredRun | StoredStudy:
+    """The newest run, or a profile of layers that is newer than all runs and studies. Raises ConfigError for none."""
+    newest = store.latest()
+    is_profile = (
+        isinstance(newest, StoredStudy) and newest.study is not None and isinstance(newest.study.facts, LayersFacts)
+    )
+    return newest if newest is not None and is_profile else store.find(LATEST)
 
 
 def _source(stored: StoredRun) -> SourceFacts:
-    run = read_run(stored.path)
+    run = load_stored(stored)
     traits = None if run.recording is None else run.recording.facts.loader.traits
     if traits is not None and not traits.reads_files and traits.decodes != "nothing":
         raise ConfigError(

@@ -25,11 +25,10 @@ def likely(cases: Sequence[Case], store: Store) -> list[Case]:
     the best first. `cases`: the search, whose lists no setting leaves; one of another combination may be added."""
     here, one = environment(), cases[0]
     expected: dict[str, tuple[float, Case]] = {}
-    for stored in store.runs():
+    work = (one.subject.dataset, one.step)
+    for stored in store.runs_where(lambda line: (line.case.subject.dataset, line.case.step) == work):
         record = stored.record
         if record is None or not record.measured or not same_machine(record.environment, here):
-            continue
-        if (record.case.subject.dataset, record.case.step) != (one.subject.dataset, one.step):
             continue
         for case, rate in _settings(record):
             found = _within(case, cases)

@@ -155,13 +155,9 @@ def finished_records(store: Store, cases: Sequence[Case]) -> dict[str, RunRecord
     packages."""
     wanted, here = {case.key for case in cases}, environment()
     found = {}
-    for run in store.runs():
-        record = run.record
-        if record is None or record.status != "ok" or not same_machine(record.environment, here):
-            continue
-        key = record.case.key
-        if key in wanted:
-            found[key] = record
+    for run in store.runs_where(lambda line: line.status == "ok" and line.case.key in wanted):
+        if run.record is not None and same_machine(run.record.environment, here):
+            found[run.record.case.key] = run.record
     return found
 
 

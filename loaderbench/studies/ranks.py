@@ -18,7 +18,7 @@ from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.devices.select import of_local_rank
-from loaderbench.errors import CaseFailed, ConfigError, LoaderbenchError
+from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.machine import environment
 from loaderbench.recording.facts import SCHEMA, SPAN, STEP, RankRecording, Run, Segment
 from loaderbench.recording.ranks import RankedCase, RankEnd, RankRun, Ranks, RanksFacts, RankWindow
@@ -68,6 +68,7 @@ class RanksStudy:
     def __init__(
         self, cases: Sequence[Case], store: Store, meeting: Meeting, *, resume: bool = False, tag: str | None = None
     ) -> None:
+        store.check_tag(tag)
         self.cases, self.store, self._tag, self._meeting = list(cases), store, tag, meeting
         finished = finished_records(store, cases) if resume else {}
         mine = json.dumps([case.key in finished for case in cases]).encode()
@@ -151,11 +152,8 @@ def records_of(store: Store, parts: Sequence[RankRun]) -> Mapping[str, RunRecord
     """Run id → record, of the runs that are in this store: those of other nodes may be elsewhere."""
     found = {}
     for part in parts:
-        try:
-            stored = store.find(str(store.root / part.run_id))
-        except LoaderbenchError:
-            continue
-        if stored.record is not None:
+        stored = store.run(part.run_id)
+        if stored is not None and stored.record is not None:
             found[part.run_id] = stored.record
     return found
 

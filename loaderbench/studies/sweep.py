@@ -32,8 +32,6 @@ from loaderbench.studies.request import (
 )
 from loaderbench.studies.verify import verify_record
 
-LONGEST_TAG = 80
-
 
 @dataclass(frozen=True)
 class SweepResult:
@@ -132,8 +130,7 @@ class SweepStudy:
         Raises:
             ConfigError: the tag is none.
         """
-        if tag is not None and not (tag.strip() and tag.isprintable() and len(tag) <= LONGEST_TAG):
-            raise ConfigError(f"--tag takes a name of 1 to {LONGEST_TAG} printable characters, not {tag!r}"[:200])
+        store.check_tag(tag)
         self.cases, self.store, self._tag = list(cases), store, tag
         self._loaders = list(dict.fromkeys([*loaders, *(case.feed.loader for case in cases)]))
         finished = finished_records(store, cases) if resume else {}

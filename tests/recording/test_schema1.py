@@ -19,7 +19,7 @@ from loaderbench.errors import ConfigError
 from loaderbench.plain import to_json
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.schema1 import DEVICE_FIELDS, RECORD_DEVICE_FIELDS
-from loaderbench.recording.store import Store, load_run
+from loaderbench.recording.store import Store, StoredStudy, load_run
 from loaderbench.recording.studies import Comparison, StudyRecord, Sweep
 from loaderbench.reporting import words
 
@@ -267,8 +267,8 @@ def study_of(kind: str) -> tuple[dict[str, Any], StudyRecord, dict[str, RunRecor
     """(as the file says, as it is read, the records of its runs judged again)"""
     name = {"sweep": "study.json", "compare": "compare.json"}[kind]
     (path,) = STORE.glob(f"*/{name}")
-    found = Store(STORE).find_study(path.parent.name)
-    assert found is not None and found.study is not None and found.study.kind == kind
+    found = Store(STORE).named(path.parent.name)
+    assert isinstance(found, StoredStudy) and found.study is not None and found.study.kind == kind
     study = found.study
     return stored(path.parent, name), study, {run: judged_again(STORE / run) for run in study.runs}
 

@@ -123,7 +123,7 @@ def test_a_stored_run_is_judged_from_a_script_as_the_documentation_says(small_se
     text = (Path(__file__).parents[2] / "docs" / "stored-runs.md").read_text()
     (code,) = (part.partition("```")[0] for part in text.split("```python\n")[1:])
     folder = Store(tmp_path / "results").open_run(make_case(dataset=str(small_set)))
-    stored(folder, make_run(segments=run(Pipeline(decode=0.120))))
+    stored(folder, make_run(segments=run(Pipeline(decode=0.120)), run_id=folder.run_id))
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
