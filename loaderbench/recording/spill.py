@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ from loaderbench.errors import CaseFailed
 PREFIX = "loaderbench-spilled-"
 PLACES = (tempfile.gettempdir, lambda: "/var/tmp", lambda: "/dev/shm", Path.home, Path.cwd)
 """Where a folder may be made, the likeliest first."""
+NOTE = "elsewhere"
+"""In the folder of a run or study: a link to the store that took what did not fit. A full disk has room for a link."""
 _opened: list[Path] = []
 
 
@@ -49,3 +52,19 @@ def kept(root: Path | None) -> str:
     if root is None:
         return "and there is room nowhere else, so that it is only what is shown"
     return f"what was measured is kept in {root} (`loaderbench list --results {root}`)"
+
+
+def leave_note(folder: Path, root: Path) -> None:
+    """Note in a folder that what it should hold is in the store `root`. Does nothing where that is impossible."""
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / NOTE).unlink(missing_ok=True)
+        (folder / NOTE).symlink_to(root)
+
+
+def noted(folder: Path) -> Path | None:
+    """The store that holds what this folder should; None where nothing is noted."""
+    try:
+        return (folder / NOTE).readlink()
+    except OSError:
+        return None

@@ -61,7 +61,7 @@ from loaderbench.recording.files import (
 )
 from loaderbench.recording.lines import RunLine, line_of, read_line
 from loaderbench.recording.record import RunRecord, check_figures, finite
-from loaderbench.recording.spill import kept, spill
+from loaderbench.recording.spill import NOTE, kept, leave_note, noted, spill
 from loaderbench.recording.studies import KINDS, SIDE_NAMES, CompareFacts, Findings, StudyKind, StudyRecord
 
 CASE_FILE = "case.json"
@@ -303,14 +303,11 @@ class RunFolder:
                 write_atomic(path / LOG_FILE, self.log_path.read_bytes())
 
         root = spill(self.run_id, write_all)
-        said = kept(root)
-        if root is not None and not (self.path / RECORD_FILE).exists():
-            # What is here already makes room for the note, which `list` shows.
-            with contextlib.suppress(OSError):
-                for name in (ARRAYS_FILE, FACTS_FILE):
-                    (self.path / name).unlink(missing_ok=True)
-                write_atomic(self.path / MARKER_FILE, json_bytes({"schema": SCHEMA, "spilled": said}))
-        return said
+        if root is not None:
+            with contextlib.suppress(OSError):  # the run is over, and its marker makes room for the note
+                (self.path / MARKER_FILE).unlink(missing_ok=True)
+            leave_note(self.path, root)
+        return kept(root)
 
 
 @dataclass(frozen=True)
@@ -365,8 +362,10 @@ class StudyFolder:
         try:
             write_all(self.path)
         except OSError as error:
-            said = kept(spill(self.study_id, write_all))
-            raise NotStored(f"cannot store the result in {self.path}: {_write_reason(error)}; {said}") from error
+            root = spill(self.study_id, write_all)
+            if root is not None:
+                leave_note(self.path, root)
+            raise NotStored(f"cannot store the result in {self.path}: {_write_reason(error)}; {kept(root)}") from error
 
 
 def read_study(folder: Path) -> StudyRecord:
@@ -543,6 +542,9 @@ def _read_run(found: _Folder, read: Callable[[bytes, str], R]) -> Listed[R]:
             marker = read_json(folder / MARKER_FILE)
             # The run may have finished between the two checks.
             content = _content(folder / RECORD_FILE)
+            if content is None and (root := noted(folder)) is not None:
+                where = kept(root) if (root / folder.name).is_dir() else f"it was kept in {root}, which is not there"
+                return without_record("crashed", f"its result could not be written here: {where}")
             if content is None and not (folder / CASE_FILE).exists():
                 return without_record("unreadable", f"it holds neither {CASE_FILE} nor {RECORD_FILE}")
             if content is None:
@@ -566,7 +568,7 @@ def _read_run(found: _Folder, read: Callable[[bytes, str], R]) -> Listed[R]:
 def _read_study(found: _Folder) -> StoredStudy:
     folder = found.path
     try:
-        return StoredStudy(folder.name, folder, read_study(folder), None)
+        return StoredStudy(folder.name, folder, read_study(folder), _newer_elsewhere(found))
     except ConfigError as error:
         return StoredStudy(folder.name, folder, None, str(error))
 
@@ -585,8 +587,18 @@ def _reading_many() -> Iterator[None]:
 
 def _still_going_on(found: _Folder, so_far_s: float) -> str:
     """Of a run whose record was written while it went on."""
-    _, problem = _unfinished(cast(JsonObject | None, read_json(found.path / MARKER_FILE)))
+    problem = _newer_elsewhere(found)
+    if problem is None:
+        _, problem = _unfinished(cast(JsonObject | None, read_json(found.path / MARKER_FILE)))
     return f"written after {so_far_s:.0f} s, before it had ended: {problem}"
+
+
+def _newer_elsewhere(found: _Folder) -> str | None:
+    """What is said of a result that is stored, where a newer one of the same name had to go elsewhere."""
+    root = noted(found.path) if NOTE in found.names else None
+    if root is None or not (root / found.path.name).is_dir():  # it was brought back
+        return None
+    return f"a newer result could not be written here: {kept(root)}"
 
 
 def _doubt(found: _Folder, case: Case, record: bytes) -> str | None:
@@ -600,7 +612,7 @@ def _doubt(found: _Folder, case: Case, record: bytes) -> str | None:
             return f"{CASE_FILE} is of another run: not the case of {RECORD_FILE}"
     except (OSError, ValueError, TypeError) as error:
         return f"{CASE_FILE} cannot be read ({error}); {RECORD_FILE} holds the case too"[:300]
-    return None
+    return _newer_elsewhere(found)
 
 
 class Store:

@@ -7,8 +7,12 @@ import json
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -18,12 +22,14 @@ from commands import call
 from loaderbench.analysis.precision import compare_precisions
 from loaderbench.cases.arms import Arm
 from loaderbench.errors import ConfigError
+from loaderbench.plain import to_json
 from loaderbench.recording import files, spill
-from loaderbench.recording.facts import SCHEMA, STEP_FIELDS, Run
+from loaderbench.recording.facts import SCHEMA, STEP_FIELDS, Run, WatchedFacts
 from loaderbench.recording.record import RunRecord
-from loaderbench.recording.store import Store, StoredRun, load_run
+from loaderbench.recording.store import NotStored, Store, StoredRun, load_run
 from loaderbench.recording.studies import NumberFacts, PrecisionFacts, StudyRecord, SweepFacts
 from loaderbench.studies.measure import Spilled, stored
+from tests.filled import filled
 from tests.made import make_case, make_environment, make_record, make_run, make_segment
 
 CASE = make_case(dataset="/data/photos/512", dataset_name="photos", resolution=512, device="cpu")
@@ -269,12 +275,12 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def fill(monkeypatch: pytest.MonkeyPatch, full: Path, name: str) -> None:
-    """From now on there is no space for a file of this name below `full`."""
+def fill(monkeypatch: pytest.MonkeyPatch, full: Path, name: str = "") -> None:
+    """From now on there is no space for a file of this name below `full`; without a name, for none."""
     real = files.write_atomic
 
     def write_atomic(path: Path, data: bytes) -> None:
-        if path.is_relative_to(full) and path.name == name:
+        if path.is_relative_to(full) and name in ("", path.name):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(path, data)
 
@@ -352,3 +358,135 @@ def test_where_there_is_room_nowhere_what_is_there_already_stays(
     assert isinstance(error.value.record, RunRecord)
     assert load_run(folder.path).status == "failed"
     assert list(elsewhere.iterdir()) == []
+
+
+DOCUMENTED = (Path(__file__).parents[2] / "docs" / "stored-runs.md").read_text().splitlines()
+WAY_BACK = next(line for line in DOCUMENTED if "FOLDER/." in line)
+"""As docs/stored-runs.md has it."""
+
+
+def bring_back(kept: Path, store: Store) -> None:
+    """By the command of the documentation, to the letter."""
+    command = WAY_BACK.replace("FOLDER", str(kept)).replace(" results/", f" {store.root}/")
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def listed(store: Store) -> str:
+    return "".join(call("list", "--results", store.root).out.split())
+
+
+def test_a_disk_without_any_room_still_says_where_its_results_are_and_takes_them_back(
+    tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "results")
+    folders = [store.open_run(CASE) for _ in range(2)]
+    with monkeypatch.context() as full:
+        fill(full, store.root)
+        for folder in folders:
+            with pytest.raises(Spilled):
+                stored(folder, real_run(folder.run_id))
+        with pytest.raises(NotStored, match="kept in"):
+            study(store, make_precision(0.5), "precision")
+    (root,) = elsewhere.iterdir()
+    lost = store.runs()
+    assert [run.status for run in lost] == ["crashed"] * 3, "two runs, and a study of which nothing was stored"
+    assert all(f"kept in {root} " in str(run.problem) for run in lost)
+    assert listed(store).count(f"keptin{root}(") == 3
+
+    bring_back(root, store)
+
+    assert [(run.run_id, run.problem) for run in store.runs()] == [(folder.run_id, None) for folder in folders]
+    assert [one.problem for one in store.studies()] == [None]
+    assert "keptin" not in listed(store) and not root.exists()
+    assert call("analyze", "--all", "--results", store.root, "--quiet").code == 0
+    assert call("trace", folders[0].run_id, "--out", tmp_path / "x.gz", "--results", store.root).code == 0
+
+
+def test_a_newer_result_that_went_elsewhere_is_said_of_the_stored_one(
+    tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a run that is verified, a watched one that was stored while it went on, and a study of which some is done
+    store = Store(tmp_path / "results")
+    case = real_run("").case
+    verified, watched = store.open_run(case), store.open_run(case)
+    stored(verified, real_run(verified.run_id))
+    so_far = replace(make_record(case, run_id=watched.run_id), watched=filled(WatchedFacts, Random(0), whole=True))
+    watched.write_record(so_far, goes_on=True)
+    begun = store.new_study("precision", ["made-up"])
+    first = StudyRecord(SCHEMA, 1, begun.study_id, "precision", begun.started_at, make_precision(0.5), None, ())
+    begun.write(first)
+
+    # When the disk is full at their ends
+    with monkeypatch.context() as full:
+        fill(full, store.root)
+        for folder in (verified, watched):
+            with pytest.raises(Spilled):
+                stored(folder, real_run(folder.run_id))
+        with pytest.raises(NotStored):
+            begun.write(replace(first, facts=make_precision(0.25)))
+
+    # Then each still has its result, and says that there is a newer one, until that is back
+    (root,) = elsewhere.iterdir()
+    for one in (*store.runs(), *store.studies()):
+        assert f"a newer result could not be written here: what was measured is kept in {root} " in str(one.problem)
+    assert [run.status for run in store.runs()] == ["ok", "ok"]
+    assert listed(store).count(f"keptin{root}(") == 3
+    bring_back(root, store)
+    assert {one.problem for one in (*store.runs(), *store.studies())} == {None}
+    (back,) = store.studies()
+    assert back.study is not None and isinstance(back.study.facts, PrecisionFacts)
+    assert to_json(back.study.facts) == to_json(make_precision(0.25))
+
+
+def test_what_was_kept_elsewhere_and_is_gone_is_said_to_be(
+    tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "results")
+    folder = store.open_run(CASE)
+    with monkeypatch.context() as full, pytest.raises(Spilled):
+        fill(full, store.root)
+        stored(folder, real_run(folder.run_id))
+    (root,) = elsewhere.iterdir()
+    shutil.rmtree(root)
+    (run,) = store.runs()
+    assert run.problem == f"its result could not be written here: it was kept in {root}, which is not there"
+
+
+def test_notes_of_earlier_versions_are_read(store: Store) -> None:
+    folder = store.open_run(CASE)
+    changed(folder.path / "running.json", lambda marker: marker.update(spilled="it is kept in /elsewhere"))
+    assert store.runs()[-1].problem == "its result could not be written here: it is kept in /elsewhere"
+
+
+@pytest.mark.bed
+@pytest.mark.parametrize("mounting", ["-t tmpfs -o size=6m tmpfs", "-o loop {image}"], ids=["tmpfs", "ext4"])
+def test_a_real_disk_that_fills_up_says_where_the_result_is_and_takes_it_back(
+    mounting: str, tmp_path: Path, elsewhere: Path
+) -> None:
+    image, place = tmp_path / "image", tmp_path / "disk"
+    place.mkdir()
+    with image.open("wb") as file:
+        file.truncate(8 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True)
+    mounted = subprocess.run(["mount", *mounting.format(image=image).split(), place], capture_output=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip("mounting a file system needs root with CAP_SYS_ADMIN")
+    try:
+        store = Store(place / "results")
+        folder = store.open_run(CASE)
+        with suppress(OSError), (place / "filler").open("wb", buffering=0) as filler:
+            while filler.write(bytes(4096)):
+                pass
+        with pytest.raises(OSError, match="No space left"):
+            (place / "more").write_bytes(bytes(4096))
+        with pytest.raises(Spilled, match="No space left on device"):
+            stored(folder, real_run(folder.run_id))
+        (root,) = elsewhere.iterdir()
+        assert f"keptin{root}(" in listed(store)
+        (place / "filler").unlink()
+        bring_back(root, store)
+        assert [(run.status, run.problem) for run in store.runs()] == [("ok", None)]
+        assert call("analyze", "latest", "--results", store.root, "--quiet").code == 0
+    finally:
+        subprocess.run(["umount", place], check=True)
