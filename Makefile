@@ -59,7 +59,7 @@ check: $(STAMP) ## Lint, type-check, and run the fast tests
 gpu-check: $(STAMP) ## On a GPU: its tests, the study, precision, models, trace, self-test, overhead, into results/reference
 	$(BIN)/python benchmarks/gpu_check.py $(GPU_CHECK)
 
-benchmarks: $(STAMP) ## Loaders against their peers and the limit, overhead, fidelity, time to a verdict, NFS, models (95 minutes)
+benchmarks: $(STAMP) ## Loaders against their peers and the limit, overhead, fidelity, time to a verdict, NFS, models (100 minutes)
 	$(BIN)/python benchmarks/all.py --out $(RESULTS)/benchmarks $(BENCHMARKS)
 
 report: $(STAMP) ## Write RESULTS/report.html from the stored runs

@@ -2,8 +2,8 @@
 
     python benchmarks/all.py [--quick] [--only NAME,NAME] [--out results/benchmarks]
 
-About 95 minutes on 2 cores, 16 with --quick. A benchmark that fails, cannot run or does not reach what it must is named
-at the end, and the exit status is 1. Leave the machine alone meanwhile: see README.md of this folder.
+About 100 minutes on 2 cores, 18 with --quick. A benchmark that fails, cannot run or does not reach what it must is
+named at the end, and the exit status is 1. Leave the machine alone meanwhile: see README.md of this folder.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ FULL = {
     "model": ["--only", "layers,memory"],
     "split": ["--only", "search,members"],
     "capacity": [],
+    "store": [],
 }
 QUICK = {
     "loaders": ["--quick", "--res", "512"],
@@ -38,6 +39,7 @@ QUICK = {
     "model": ["--quick", "--only", "layers,memory"],
     "split": ["--only", "search"],
     "capacity": ["--only", "fuse,cpu", "--ranks", "4.5", "--duration", "6"],
+    "store": ["--quick"],
 }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from commands import call
 
+from loaderbench.recording.store import Store
 from loaderbench.studies import memory, model_fit
 from tests.studies.here import Here
 
@@ -200,3 +201,38 @@ def test_the_lines_are_made_of_what_the_commands_write(
     assert "fits" in said["model fit-infer-expandable: largest batch confirmed"]["found"]
     assert [words[:2] for words in asked].count(("env", gpu_check.EXPANDABLE)) == 2
     assert json.loads((tmp_path / "model-fit-train.json").read_text())["trials"]
+
+
+# -- a store of many runs ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def of_stores(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+    return loaded("store")
+
+
+def test_the_store_of_the_benchmark_holds_whole_runs_that_are_reproduced(of_stores: ModuleType, tmp_path: Path) -> None:
+    ids = of_stores.fill(tmp_path, 3)
+    runs = Store(tmp_path).runs()
+    assert [(run.run_id, run.problem) for run in runs] == [(one, None) for one in ids]
+    assert len({run.record.case.key for run in runs if run.record is not None}) == 3
+    assert call("analyze", "--all", "--results", tmp_path).code == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "grown", "clock", "reached"),
+    [
+        ("show latest", (1.1, 1.0, 1.2), (9.0, 9.0, 9.0), "reached"),
+        ("rm ID", (2.0, 1.9, 2.1), (1.0, 1.0, 1.0), "missed"),
+        ("trace latest", (1.5, 1.4, 1.6), (1.0, 1.0, 1.0), "not decided"),
+        ("list", (9.0, 9.0, 9.0), (4.5, 4.0, 4.9), "reached"),
+        ("list", (1.0, 1.0, 1.0), (6.0, 5.5, 6.5), "missed"),
+        ("ledger", (9.0, 9.0, 9.0), (9.0, 9.0, 9.0), None),
+    ],
+)
+def test_a_command_about_one_run_must_not_grow_and_the_list_must_be_quick(
+    command: str, grown: Any, clock: Any, reached: str | None, of_stores: ModuleType
+) -> None:
+    assert of_stores.goal(command, True, grown, clock) == reached
+    assert of_stores.goal(command, False, grown, clock) is None
