@@ -29,6 +29,15 @@ def clean_lines(text: str) -> str:
     return "".join(character if _is_safe(character) else REPLACEMENT for character in text)
 
 
+def short(value: object, most: int = 60) -> str:
+    """The text of a value, cut after `most` characters: what a message repeats of the user's own."""
+    try:
+        text = str(value)
+    except ValueError:  # a number of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 def memory_size(num_bytes: float) -> str:
     """Binary units, as memory is sold: 5,495 MiB; 18.2 GiB."""
     if abs(num_bytes) >= 10 * 2**30:

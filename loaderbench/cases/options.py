@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from loaderbench.errors import ConfigError
 from loaderbench.plain import type_hints
+from loaderbench.printable import short
 
 G = TypeVar("G")
 
@@ -28,6 +29,23 @@ TUNE_BUDGET_S = 300.0
 COMPARE_ROUNDS = 3
 """How often `compare` measures both sides: two rounds leave one degree of freedom, an interval of 12.7 standard
 errors."""
+
+
+LARGEST = 10**18 - 1
+"""Of whole numbers: more fits into no counter of 64 bits, and becomes an error somewhere else."""
+
+
+def whole_number(text: str) -> int:
+    """The whole number that a text is, with a sign or without. Raises ValueError for anything else, digits of other
+    scripts and numbers beyond LARGEST among them."""
+    if re.fullmatch(r"\s*[+-]?\d{1,18}\s*", text, re.ASCII) is None:
+        raise ValueError
+    return int(text)
+
+
+def is_count(text: str) -> bool:
+    """Whether a text is a whole number without a sign, as `whole_number` reads it."""
+    return re.fullmatch(r"\d{1,18}", text, re.ASCII) is not None
 
 
 class NoOption(ValueError):
@@ -56,9 +74,9 @@ class Numbers(tuple[int, ...]):
     def parse(cls, given: object) -> Numbers:
         """Raises ValueError for what is none."""
         if isinstance(given, str):
-            return cls(int(part) for part in given.split(","))
+            return cls(whole_number(part) for part in given.split(","))
         items = list(_items(given))
-        if any(isinstance(item, bool) or not isinstance(item, int) for item in items):
+        if any(isinstance(item, bool) or not isinstance(item, int) or abs(item) > LARGEST for item in items):
             raise ValueError
         return cls(items)
 
@@ -72,7 +90,10 @@ class Ratios(tuple[float, ...]):
     def parse(cls, given: object) -> Ratios:
         """Raises ValueError for what is none."""
         parts = given.split(",") if isinstance(given, str) else _items(given)
-        return cls(float(part) for part in parts)
+        try:
+            return cls(float(part) for part in parts)
+        except OverflowError:
+            raise ValueError from None
 
 
 class Side(int):
@@ -83,7 +104,7 @@ class Side(int):
     @classmethod
     def parse(cls, given: object) -> Side:
         """Raises ValueError for what is none."""
-        side = 0 if given == "full" else int(str(given))
+        side = 0 if given == "full" else whole_number(short(given))
         if side == 0 and given != "full":
             raise ValueError
         return cls(side)
@@ -118,7 +139,7 @@ def _bytes_of(given: object, unit: int) -> float:
         raise ValueError
     power = ("", "K", "M", "G", "T").index(match[2].upper())
     number = float(match[1]) * math.pow(1024 if match[3] else unit, power)
-    if math.isinf(number):
+    if number > LARGEST:
         raise ValueError
     return number
 
@@ -154,7 +175,7 @@ class Time(float):
 
 
 def _above_zero(value: float) -> float:
-    if value <= 0:
+    if not 0 < value < math.inf:
         raise ValueError
     return value
 
@@ -389,12 +410,18 @@ def read(name: str, kind: Any, given: object) -> Any:
             return given if isinstance(given, wanted) else wanted.parse(given)
         except (ValueError, TypeError) as error:
             part = error.args[0] if isinstance(error, NoOption) else given
-            raise ConfigError(f"{flag_of(name)} takes {wanted.wants}, not {part!r}") from None
+            raise ConfigError(f"{flag_of(name)} takes {wanted.wants}, not {_quoted(part)}") from None
     accepted = {float: (int, float), Path: (str, Path), str: (str, int)}.get(wanted, (wanted,))
     if not isinstance(given, accepted) or (isinstance(given, bool) and wanted is not bool):
         words = {str: "text", int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}
-        raise ConfigError(f"{flag_of(name)} takes {words[wanted]}, not {given!r}")
+        raise ConfigError(f"{flag_of(name)} takes {words[wanted]}, not {_quoted(given)}")
+    if isinstance(given, int) and abs(given) > LARGEST:
+        raise ConfigError(f"{flag_of(name)} takes a number of at most 18 digits, not {_quoted(given)}")
     return wanted(given)
+
+
+def _quoted(given: object) -> str:
+    return repr(short(given)) if isinstance(given, str) else short(given)
 
 
 def group(kind: type[G], given: Mapping[str, object]) -> G:

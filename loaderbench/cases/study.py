@@ -6,11 +6,10 @@ import difflib
 import itertools
 import math
 import random
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from loaderbench.cases.arms import ARMS, parse_arms
 from loaderbench.cases.case import (
@@ -28,10 +27,12 @@ from loaderbench.cases.case import (
     Step,
     Subject,
 )
-from loaderbench.cases.options import GROUPS, NAMES, read
+from loaderbench.cases.options import GROUPS, LARGEST, NAMES, is_count, read
+from loaderbench.cases.toml import read_toml
 from loaderbench.cases.traits import DecoderChoice, LoaderChoice
 from loaderbench.errors import ConfigError
 from loaderbench.plain import type_hints
+from loaderbench.printable import short
 
 T = TypeVar("T", bound=str)
 
@@ -49,6 +50,8 @@ MOST_SEED = 2.0**63 - 1024
 MOST_S = 30 * 86400.0
 """The longest time limit: nobody means more, and what was measured is stored once it ends."""
 
+MOST_CASES = 10_000
+"""Of a study: a week of 60 s each. Counted before they are made."""
 MIN_WORKER_LIMIT, WORKERS_PER_CPU = 256, 16
 """More workers than the larger of MIN_WORKER_LIMIT and WORKERS_PER_CPU × CPUs are refused: no figure would mean
 anything."""
@@ -128,12 +131,7 @@ def read_study(path: Path) -> dict[str, object]:
     Raises:
         ConfigError: the file cannot be read, is not TOML, or holds an unknown option.
     """
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the study {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the study {path} is not valid TOML: {error}") from error
+    tables: Any = read_toml(path, "study")
     if not isinstance(tables.get("study"), dict):
         raise ConfigError(f"{path} has no table [study]; see docs/studies.md")
     given: dict[str, object] = {}
@@ -147,8 +145,8 @@ def read_study(path: Path) -> dict[str, object]:
             except ConfigError as error:
                 raise ConfigError(f"{path}: {error}") from error
         else:
-            close = difflib.get_close_matches(name, ("dataset", *NAMES), n=3)
-            raise ConfigError(f"{path}: no option '{key}'; close names: {', '.join(close) or 'none'}")
+            close = difflib.get_close_matches(short(name), ("dataset", *NAMES), n=3)
+            raise ConfigError(f"{path}: no option '{short(key)}'; close names: {', '.join(close) or 'none'}")
     return given
 
 
@@ -163,6 +161,12 @@ def plan(request: StudyRequest) -> list[Case]:
         ConfigError: a value out of range, or a contradiction.
     """
     _check(request)
+    check_number(
+        request.repeats,
+        *map(len, (request.variants, request.targets, request.decoders, request.batch_sizes, request.prefetches)),
+        len(request.buffer_ratios),
+        sum(len(_workers(request, loader)) for loader in request.loaders),
+    )
     cases: list[Case] = []
     axes = (
         request.variants,
@@ -184,6 +188,14 @@ def plan(request: StudyRequest) -> list[Case]:
         random.Random(f"{request.seed} {repeat}").shuffle(unique)
         cases += unique
     return cases
+
+
+def check_number(*lengths: int) -> None:
+    """Raises ConfigError where a study of every combination of so many values would have more than MOST_CASES cases."""
+    number = math.prod(lengths)
+    if number > MOST_CASES:
+        counted = f"{number:,}" if number <= LARGEST else f"more than {LARGEST:,}"
+        raise ConfigError(f"that is {counted} cases, and a study has {MOST_CASES:,} at most: give shorter lists")
 
 
 def _check_effect(request: StudyRequest, cases: Sequence[Case]) -> None:
@@ -234,7 +246,7 @@ def _check(request: StudyRequest) -> None:
 def check_range(flag: str, value: float | None, least: float, most: float = MOST) -> None:
     """Raises ConfigError for a number below `least` or above `most`; None, which stands for a default, is neither."""
     if value is not None and value < least:
-        given = f"{value:g}" if isinstance(value, float) else value
+        given = f"{value:g}" if isinstance(value, float) else short(value)
         raise ConfigError(f"{flag} must be at least {least:g}, not {given}")
     if value is not None and value > most:
         raise ConfigError(f"{flag} must be at most {most:,.0f}")
@@ -252,7 +264,7 @@ def check_choice(flag: str, value: str, known: Sequence[T]) -> T:
     for one in known:
         if one == value:
             return one
-    raise ConfigError(f"{flag} must be one of {', '.join(known)}, not '{value}'")
+    raise ConfigError(f"{flag} must be one of {', '.join(known)}, not '{short(value)}'")
 
 
 def check_loss_scale(loss_scale: str | None, precisions: Sequence[str], mode: str, *, computes: bool) -> None:
@@ -262,8 +274,8 @@ def check_loss_scale(loss_scale: str | None, precisions: Sequence[str], mode: st
     """
     if loss_scale is None:
         return
-    if loss_scale != "dynamic" and not (loss_scale.isdecimal() and loss_scale.isascii() and int(loss_scale) >= 1):
-        raise ConfigError(f"--loss-scale must be dynamic or a whole number of 1 or more, not '{loss_scale}'")
+    if loss_scale != "dynamic" and not (is_count(loss_scale) and int(loss_scale) >= 1):
+        raise ConfigError(f"--loss-scale must be dynamic or a whole number of 1 or more, not '{short(loss_scale)}'")
     if mode != "train":
         raise ConfigError("--loss-scale is for training: leave it out, or give --mode train")
     if not computes:

@@ -49,7 +49,7 @@ def sweep(
     ] = None,
     output: OutputOptions,
 ) -> None:
-    """Measure every combination of comma lists (or of a study in a file), and print them as one table."""
+    """Measure every combination of comma lists (or of a study in a file; 10,000 at most), and print them as a table."""
     from loaderbench.studies.request import DEFAULT_RESOLUTIONS, named_data_sets
 
     options = Options(subject, feed, step, effort)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from loaderbench.cases.case import MODES
+from loaderbench.cases.toml import check_keys, read_toml
 from loaderbench.devices.base import Asked, Chosen
 from loaderbench.errors import ConfigError
 from loaderbench.plain import JsonObject
+from loaderbench.printable import short
 from loaderbench.recording.output import write_output
 from loaderbench.recording.record import RunRecord
 
@@ -25,6 +26,19 @@ LABELS = ("measured", "published", "assumed", "interpolated")
 """What a file may call a constant: `published` is another's figure, not measured by loaderbench. A time derived from a
 file may also be `extrapolated`."""
 NO_ISSUE = "its profile does not tell what issuing a step costs the host"
+FIELDS = (
+    "device_name", "machine", "model", "mode", "precision", "input_size", "steps", "issue_ms", "tail_ms",
+    "link_bytes_per_s", "memory_bytes",
+)  # fmt: skip
+STEP_FIELDS = ("batch_size", "duration_ms", "busy_ms")
+CONSTANT_FIELDS = ("value", "label", "source")
+"""What a file may hold; any other entry is refused."""
+MOST_SIDE, MOST_BATCH, DAY_MS = 100_000, 10**9, 86.4e6
+BOUNDS = {
+    "duration_ms": (1e-6, DAY_MS), "busy_ms": (1e-6, DAY_MS), "issue_ms": (0, DAY_MS), "tail_ms": (0, DAY_MS),
+    "link_bytes_per_s": (1, 1e15), "memory_bytes": (1, 1e15),
+}  # fmt: skip
+"""Constant → its least and its most value: a nanosecond and a day, a byte and a petabyte."""
 LEAST_FACTOR, MOST_FACTOR = 1e-3, 1e3
 """Of a device's speed (`emulated:PROFILExF`)."""
 
@@ -151,68 +165,74 @@ def load(path: Path) -> Profile:
     Raises:
         ConfigError: the file is missing, is not TOML, or lacks or misuses an entry; names the entry.
     """
+    record: Any = read_toml(path, "device profile")
+    where = f"device profile {path}"
+    check_keys(record, FIELDS, where)
     try:
-        record = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the device profile {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"device profile {path} is not valid TOML: {error}") from error
-    try:
-        steps = [_step(entry) for entry in record["steps"]]
+        steps = [_step(entry, where) for entry in record["steps"]]
         profile = Profile(
             name=path.stem,
-            device_name=str(record["device_name"]),
-            machine=str(record["machine"]),
-            model=str(record["model"]),
-            mode=str(record["mode"]),
-            precision=str(record["precision"]),
-            input_size=int(record["input_size"]),
+            device_name=_text(record["device_name"], "device_name"),
+            machine=_text(record["machine"], "machine"),
+            model=_text(record["model"], "model"),
+            mode=_text(record["mode"], "mode"),
+            precision=_text(record["precision"], "precision"),
+            input_size=_whole(record["input_size"], "input_size", MOST_SIDE),
             steps=tuple(sorted(steps, key=lambda step: step.batch_size)),
-            issue_ms=_constant(record["issue_ms"], "issue_ms") if "issue_ms" in record else None,
-            tail_ms=_constant(record["tail_ms"], "tail_ms"),
-            link_bytes_per_s=_constant(record["link_bytes_per_s"], "link_bytes_per_s"),
-            memory_bytes=_constant(record["memory_bytes"], "memory_bytes") if "memory_bytes" in record else None,
+            issue_ms=_constant(record["issue_ms"], "issue_ms", where) if "issue_ms" in record else None,
+            tail_ms=_constant(record["tail_ms"], "tail_ms", where),
+            link_bytes_per_s=_constant(record["link_bytes_per_s"], "link_bytes_per_s", where),
+            memory_bytes=_constant(record["memory_bytes"], "memory_bytes", where) if "memory_bytes" in record else None,
         )
         _check(profile)
     except KeyError as error:
-        raise ConfigError(f"device profile {path} lacks the entry {error}") from error
+        raise ConfigError(f"{where} lacks the entry {error}") from error
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"device profile {path}: {error}") from error
+        raise ConfigError(f"{where}: {error}") from error
     return profile
 
 
-def _step(entry: Mapping[str, Any]) -> StepTime:
+def _step(entry: Mapping[str, Any], where: str) -> StepTime:
     """Busy throughout where the entry does not tell."""
-    duration = _constant(entry["duration_ms"], "steps.duration_ms")
+    check_keys(entry, STEP_FIELDS, f"{where}, steps")
+    duration = _constant(entry["duration_ms"], "steps.duration_ms", where)
     busy = Constant(duration.value, "assumed", "the whole step: its gaps are not known")
     if "busy_ms" in entry:
-        busy = _constant(entry["busy_ms"], "steps.busy_ms")
-    return StepTime(int(entry["batch_size"]), duration, busy)
+        busy = _constant(entry["busy_ms"], "steps.busy_ms", where)
+    return StepTime(_whole(entry["batch_size"], "batch_size", MOST_BATCH), duration, busy)
 
 
-def _constant(entry: Mapping[str, Any], name: str) -> Constant:
+def _constant(entry: Mapping[str, Any], name: str, where: str) -> Constant:
+    if not isinstance(entry, dict):
+        raise TypeError(f"{name} must be a table {{ value = …, label = …, source = … }}")
+    check_keys(entry, CONSTANT_FIELDS, f"{where}, {name}")
     if entry["label"] not in LABELS:
-        raise ValueError(f"{name} has the label '{entry['label']}'; use one of {', '.join(LABELS)}")
-    return Constant(float(entry["value"]), str(entry["label"]), str(entry["source"]))
+        raise ValueError(f"{name} has the label '{short(entry['label'])}'; use one of {', '.join(LABELS)}")
+    value, (least, most) = entry["value"], BOUNDS[name.removeprefix("steps.")]
+    if type(value) not in (int, float) or not least <= value <= most:
+        raise ValueError(f"{name} must be a number from {least:g} to {most:g}, not {short(value)}")
+    return Constant(float(value), entry["label"], _text(entry["source"], f"{name}.source"))
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a text, not {short(value)}")
+    return value
+
+
+def _whole(value: object, name: str, most: int) -> int:
+    if type(value) is not int or not 1 <= value <= most:
+        raise ValueError(f"{name} must be a whole number from 1 to {most:,}, not {short(value)}")
+    return value
 
 
 def _check(profile: Profile) -> None:
     sizes = [step.batch_size for step in profile.steps]
-    if not sizes or sizes[0] < 1 or len(set(sizes)) < len(sizes):
-        raise ValueError("steps needs at least one entry, each with its own batch_size of 1 or more")
+    if not sizes or len(set(sizes)) < len(sizes):
+        raise ValueError("steps needs at least one entry, each with its own batch_size")
     for step in profile.steps:
-        if not 0 < step.busy_ms.value <= step.duration_ms.value:
+        if not step.busy_ms.value <= step.duration_ms.value:
             raise ValueError(f"batch size {step.batch_size} needs 0 < busy_ms ≤ duration_ms")
-    if (
-        (profile.issue_ms is not None and profile.issue_ms.value < 0)
-        or profile.tail_ms.value < 0
-        or profile.input_size < 1
-    ):
-        raise ValueError("issue_ms and tail_ms must be 0 or more, input_size 1 or more")
-    if profile.link_bytes_per_s.value <= 0:
-        raise ValueError("link_bytes_per_s must be more than 0")
-    if profile.memory_bytes is not None and profile.memory_bytes.value <= 0:
-        raise ValueError("memory_bytes must be more than 0")
 
 
 def from_record(record: RunRecord, path: Path) -> Profile:
@@ -305,8 +325,8 @@ def named(detail: str) -> Profile:
     if name not in shipped_names():
         machines = ", ".join(sorted({profile.machine for profile in shipped()}))
         raise ConfigError(
-            f"no device profile '{detail}'; there are profiles of {machines} (`loaderbench doctor` lists them); or "
-            "give the path of a .toml file"
+            f"no device profile '{short(detail)}'; there are profiles of {machines} (`loaderbench doctor` lists them); "
+            "or give the path of a .toml file"
         )
     return scaled(load(SHIPPED / f"{name}.toml"), factor)
 
@@ -326,8 +346,8 @@ def split_factor(detail: str, names: Collection[str]) -> tuple[str, float]:
         factor = math.nan
     if not LEAST_FACTOR <= factor <= MOST_FACTOR:
         raise ConfigError(
-            f"emulated:{detail}: what follows the last x is a factor of the device's speed, from {LEAST_FACTOR:g} to "
-            f"{MOST_FACTOR:g}: {base}x2 is twice as fast"
+            f"emulated:{short(detail)}: what follows the last x is a factor of the device's speed, from "
+            f"{LEAST_FACTOR:g} to {MOST_FACTOR:g}: {base}x2 is twice as fast"
         )
     return base, factor
 

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from loaderbench import plugins
 from loaderbench.cases.case import MODES, PRECISIONS, Step
+from loaderbench.cases.options import is_count
 from loaderbench.cases.study import check_choice
 from loaderbench.cases.traits import DeviceTraits
 from loaderbench.devices.base import Asked, Chosen, Device, KnownTimes
 from loaderbench.devices.profile import DEFAULT_MACHINE, NoProfile, named
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.machine import usable_cpus
+from loaderbench.printable import short
 
 GPU, STAND_IN = "cuda", "emulated"
 """What `--device auto` means with a GPU, and without one."""
@@ -66,7 +68,7 @@ def parse_device(
     traits = _traits(kind)
     if traits is None or (colon and traits.choose is None):
         forms = ", ".join(device.form for device in plugins.DEVICES.known().values())
-        raise ConfigError(f"unknown device '{text}'; use auto, {forms}")
+        raise ConfigError(f"unknown device '{short(text)}'; use auto, {forms}")
     chosen = Chosen(precision or traits.precision)
     if traits.choose is not None:
         try:
@@ -126,9 +128,9 @@ def choose_cpu(asked: Asked) -> Chosen:
     threads = asked.detail
     if threads:
         usable = usable_cpus()
-        if not (threads.isdecimal() and 1 <= int(threads) <= usable):
+        if not (is_count(threads) and 1 <= int(threads) <= usable):
             raise ConfigError(
-                f"unknown device 'cpu:{threads}': give 1 to {usable} threads, the usable CPUs here; or "
+                f"unknown device 'cpu:{short(threads)}': give 1 to {usable} threads, the usable CPUs here; or "
                 "use cpu, for as many as PyTorch takes"
             )
         threads = str(int(threads))
@@ -142,8 +144,8 @@ def choose_xpu(asked: Asked) -> Chosen:
         ConfigError: what follows the colon is no number.
         UnavailableError: the kernel drives no Intel GPU.
     """
-    if asked.detail and not asked.detail.isdecimal():
-        raise ConfigError(f"unknown device 'xpu:{asked.detail}'; use xpu or xpu:N with a number")
+    if asked.detail and not is_count(asked.detail):
+        raise ConfigError(f"unknown device 'xpu:{short(asked.detail)}'; use xpu or xpu:N with a number")
     if not has_intel_gpu():
         raise UnavailableError("no Intel GPU here (no /sys/class/drm/renderD* of vendor 0x8086)")
     return Chosen(asked.precision or asked.default_precision, str(int(asked.detail or 0)))
@@ -178,7 +180,7 @@ def num_visible_gpus(dev: str = "/dev") -> int:
     num_visible = 0
     for entry in visible.split(","):  # CUDA ignores everything from the first invalid entry on
         text = entry.strip()
-        if not text or (text.lstrip("-").isdigit() and not 0 <= int(text) < num_gpus):
+        if not text or (text.lstrip("-").isdecimal() and not (is_count(text) and int(text) < num_gpus)):
             break
         num_visible += 1
     return num_visible
@@ -190,15 +192,15 @@ def _num_gpus(dev: str = "/dev") -> int:
 
 def _why_no_gpu() -> str:
     if _num_gpus():
-        return f"CUDA_VISIBLE_DEVICES is '{os.environ.get('CUDA_VISIBLE_DEVICES', '')}'"
+        return f"CUDA_VISIBLE_DEVICES is '{short(os.environ.get('CUDA_VISIBLE_DEVICES', ''))}'"
     return "no /dev/nvidia0"
 
 
 def _gpu_number(detail: str) -> int:
     number = 0
     if detail:
-        if not detail.isdecimal():
-            raise ConfigError(f"unknown device 'cuda:{detail}'; use cuda or cuda:N with a number")
+        if not is_count(detail):
+            raise ConfigError(f"unknown device 'cuda:{short(detail)}'; use cuda or cuda:N with a number")
         number = int(detail)
     num_gpus = num_visible_gpus()
     if num_gpus == 0:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from loaderbench.cases.options import is_count
+from loaderbench.cases.toml import check_keys, read_toml
 from loaderbench.errors import ConfigError
 from loaderbench.images.files import make_own_folder, user_cache_folder
 from loaderbench.images.scan import find_variants
@@ -48,18 +49,18 @@ def read_manifest(path: str | Path) -> Manifest:
         ConfigError: the file is not readable or not of the format.
     """
     path = Path(path)
-    try:
-        content = tomllib.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read the manifest {path}: {error}") from error
-    unknown = set(content) - _FIELDS
-    if unknown:
-        raise ConfigError(f"manifest {path}: unknown field '{min(unknown)}'; known: {', '.join(sorted(_FIELDS))}")
+    content: Any = read_toml(path, "manifest")
+    check_keys(content, _FIELDS, f"manifest {path}")
+    if not all(isinstance(content.get(field, ""), str) for field in ("name", "description")):
+        raise ConfigError(f"manifest {path}: name and description are texts")
     if ("root" in content) == ("generate" in content):
         raise ConfigError(f"manifest {path}: give either root (a folder) or a [generate] table")
+    generate = content.get("generate", {})
+    if not isinstance(generate, dict) or not isinstance(generate.get("resolutions", []), list):
+        raise ConfigError(f"manifest {path}: [generate] is a table, with a list of resolutions")
     root = _expand(content["root"], path.resolve().parent) if "root" in content else None
     variants = content.get("variants", {})
-    if not isinstance(variants, dict) or not all(key.isdigit() for key in variants):
+    if not isinstance(variants, dict) or not all(map(is_count, variants)):
         raise ConfigError(f'manifest {path}: [variants] maps resolutions to folders, such as 256 = "small"')
     folders = {int(key): _expand(value, root) for key, value in variants.items()} if root else {}
     return Manifest(

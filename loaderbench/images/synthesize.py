@@ -21,10 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
+from loaderbench.cases.options import is_count
 from loaderbench.cases.study import MOST_SEED, check_range
 from loaderbench.errors import ConfigError
 from loaderbench.images.files import exclusive, holds_foreign_files, replace_file
 from loaderbench.images.pool import run_parallel
+from loaderbench.printable import short
 
 Progress = Callable[[int, int], None]
 """Called with (images done, images in all)."""
@@ -35,7 +37,8 @@ SMALLEST_RADIUS = 2.5
 """Pixels; smaller objects are texture."""
 GENERATOR_VERSION = 1
 """Part of a data set's parameters: raise it when the same seed gives different pixels."""
-MOST_IMAGES = 100_000_000
+MOST_IMAGES = 10**8
+"""Of a data set that is made."""
 RECORD_NAME = ".loaderbench-generated.json"
 """Parameters of a finished variant; `….partial` while it is being made."""
 
@@ -169,8 +172,8 @@ def parse_resolution(token: int | str) -> tuple[int, int]:
         ConfigError: neither form, or a side outside 16 … 16384.
     """
     parts = str(token).lower().split("x")
-    if len(parts) > 2 or not all(part.isascii() and part.isdigit() for part in parts):
-        raise ConfigError(f"resolution '{token}' is neither a number N (for N×N) nor WIDTHxHEIGHT")
+    if len(parts) > 2 or not all(map(is_count, parts)):
+        raise ConfigError(f"resolution '{short(token)}' is neither a number N (for N×N) nor WIDTHxHEIGHT")
     width, height = int(parts[0]), int(parts[-1])
     if not 16 <= min(width, height) <= max(width, height) <= 16384:
         raise ConfigError(f"resolution '{token}' is out of range: sides may be 16 to 16384 pixels")
@@ -246,8 +249,10 @@ def make_dataset(
     Raises:
         ConfigError: a bad argument; `out` holds a variant made with other ones, or cannot be written.
     """
+    if not all(type(number) is int for number in (seed, num_images, num_classes, quality_spread)):
+        raise TypeError("seed, num_images, num_classes and quality_spread are whole numbers")
     _check_arguments(num_images, num_classes, aspect_spread, quality_spread, progressive_fraction, seed)
-    recipe = Recipe(seed, aspect_spread, quality_spread, progressive_fraction)
+    recipe = Recipe(seed, abs(aspect_spread), quality_spread, progressive_fraction)  # of -0.0: numpy refuses it
     root = Path(out)
     sizes = {variant_name(*parse_resolution(token)): parse_resolution(token) for token in resolutions}
     try:
@@ -272,7 +277,7 @@ def _check_arguments(
     num_images: int, num_classes: int, aspect_spread: float, quality_spread: int, progressive_fraction: float, seed: int
 ) -> None:
     check_range("--num-images", num_images, 1, MOST_IMAGES)
-    check_range("--num-classes", num_classes, 1)
+    check_range("--num-classes", num_classes, 1, MOST_IMAGES)
     check_range("--seed", seed, 0, MOST_SEED)
     if not 0 <= aspect_spread <= 1 or not 0 <= progressive_fraction <= 1 or not 0 <= quality_spread <= 50:
         raise ConfigError("aspect spread and progressive fraction are 0 … 1, quality spread is 0 … 50")

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from loaderbench.cases.options import is_count
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.loaders.base import Batch, LoaderContext, check_workers
 from loaderbench.loaders.order import BatchPlan, epoch_order
@@ -183,7 +184,7 @@ def _join_cluster(options: Options, context: LoaderContext) -> None:
 def _host_and_port(address: str) -> tuple[str, int]:
     """Raises ConfigError where `address` is invalid."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not is_count(port):
         raise ConfigError(f"loader option address must be HOST:PORT or ray://HOST:PORT, not '{address}'")
     return host, int(port)
 

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
+from loaderbench.cases.options import is_count
 from loaderbench.recording.rank_place import RankPlace
 from loaderbench.recording.ranks import RankEnd
 from loaderbench.running.ranks import Rank
@@ -32,7 +33,7 @@ class Beside:
 
     def __init__(self, rank: Rank, variables: Mapping[str, str]) -> None:
         self.place = RankPlace(rank.rank, rank.world_size, rank.local_rank, socket.gethostname(), rank.launcher)
-        self.num_local = next((int(variables[one]) for one in NUM_LOCAL if variables.get(one, "").isdecimal()), None)
+        self.num_local = next((int(variables[one]) for one in NUM_LOCAL if is_count(variables.get(one, ""))), None)
         """Ranks on this node; None where the launcher does not tell."""
         self.problem: str | None = None
         """Why there are no bursts (any more)."""
@@ -48,7 +49,7 @@ class Beside:
         from torch import distributed
 
         host, port = variables.get("MASTER_ADDR"), variables.get("MASTER_PORT", "")
-        if host is None or not port.isdecimal():
+        if host is None or not is_count(port):
             self._lost("the launcher does not say where the ranks meet: set MASTER_ADDR and MASTER_PORT")
             return
         of_agent = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

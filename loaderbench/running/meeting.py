@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from loaderbench.cases.options import is_count
 from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.interrupts import interrupts_held
 from loaderbench.recording.facts import Failure
@@ -70,7 +71,7 @@ def sentence(end: RankEnd) -> str:
 def address_of(variables: Mapping[str, str], rank: Rank) -> tuple[str, int]:
     """Where the ranks meet. Raises ConfigError where the launcher does not say."""
     host, port = variables.get("MASTER_ADDR"), variables.get("MASTER_PORT", "")
-    if host is None or not port.isdecimal():
+    if host is None or not is_count(port):
         raise ConfigError(
             f"{rank.launcher} started {rank.world_size} ranks, but not where they meet: set MASTER_ADDR to the name of "
             "rank 0's node and MASTER_PORT to a free port of it (docs/ranks.md)"

@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from loaderbench.cases.options import whole_number
 from loaderbench.errors import ConfigError
+from loaderbench.printable import short
 from loaderbench.recording.rank_place import RankClock
 
 LAUNCHERS = {
@@ -39,9 +41,9 @@ def rank_of(variables: Mapping[str, str]) -> Rank | None:
     for launcher, names in LAUNCHERS.items():
         if any(name not in variables for name in names):
             continue
-        stated = ", ".join(f"{name}={variables[name]}" for name in names)
+        stated = ", ".join(f"{name}={short(variables[name])}" for name in names)
         try:
-            rank, world_size, local_rank = (int(variables[name]) for name in names)
+            rank, world_size, local_rank = (whole_number(variables[name]) for name in names)
         except ValueError:
             raise ConfigError(f"{launcher}'s variables are not whole numbers: {stated}") from None
         if not (0 <= rank < world_size and 0 <= local_rank < world_size):

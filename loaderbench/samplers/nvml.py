@@ -14,7 +14,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from loaderbench.cases.options import is_count
 from loaderbench.errors import UnavailableError
+from loaderbench.printable import short
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import Gpu
 from loaderbench.samplers.base import Channel
@@ -107,11 +109,11 @@ def find_device(nvml: Any, ordinal: int, visible: str | None) -> Any:
         entries = [entry.strip() for entry in visible.split(",")]
         if ordinal >= len(entries):
             raise UnavailableError(
-                f"cuda:{ordinal} is not there: CUDA_VISIBLE_DEVICES={visible} shows {len(entries)} device(s)"
+                f"cuda:{ordinal} is not there: CUDA_VISIBLE_DEVICES={short(visible)} shows {len(entries)} device(s)"
             )
         wanted = entries[ordinal]
     try:
-        if wanted.isdigit():
+        if is_count(wanted):
             return nvml.nvmlDeviceGetHandleByIndex(int(wanted))
         if wanted.startswith("MIG-"):
             return nvml.nvmlDeviceGetHandleByUUID(wanted)
@@ -121,7 +123,8 @@ def find_device(nvml: Any, ordinal: int, visible: str | None) -> Any:
                 return handle
     except nvml.NVMLError as error:
         raise UnavailableError(f"NVML has no GPU for cuda:{ordinal} ({error}); see `nvidia-smi -L`") from error
-    raise UnavailableError(f"NVML has no GPU for cuda:{ordinal} (CUDA_VISIBLE_DEVICES={visible}); see `nvidia-smi -L`")
+    shown = f"CUDA_VISIBLE_DEVICES={short(visible)}"
+    raise UnavailableError(f"NVML has no GPU for cuda:{ordinal} ({shown}); see `nvidia-smi -L`")
 
 
 def process_memory_bytes(ordinal: int, pid: int, nvml: Any = None) -> int:

@@ -20,6 +20,7 @@ from loaderbench import plain
 from loaderbench.errors import ConfigError
 from loaderbench.machine import environment
 from loaderbench.plain import Json
+from loaderbench.printable import short
 from loaderbench.recording.facts import Environment
 from loaderbench.recording.files import parsed, read_bytes, write_atomic
 from loaderbench.recording.split_times import SplitTime, TableMachine, TableSubject
@@ -177,10 +178,11 @@ def _check_subject(path: Path, number: int, line: bytes, wanted: TableSubject) -
         head = parsed(line)
         version = head["version"]
         if type(version) is not int:
-            raise ValueError(f"version must be a whole number, not {version!r}")
+            raise ValueError(f"version must be a whole number, not {short(version)!r}")
         if version > VERSION:
             raise ConfigError(
-                f"{path} is of version {version}, this loaderbench reads {VERSION}: update it, or give other --results"
+                f"{path} is of version {short(version)}, this loaderbench reads {VERSION}: update it, or give other "
+                "--results"
             )
         found = plain.from_json(TableSubject, head["times_of"])
     except (ValueError, KeyError, TypeError) as error:
@@ -217,7 +219,7 @@ def _entry(path: Path, number: int, line: bytes) -> SplitTime:
         value = parsed(line)
         unknown = sorted(set(value) - set(ENTRY_FIELDS)) if isinstance(value, dict) else []
         if unknown:
-            raise ValueError(f"unknown {', '.join(unknown)}")
+            raise ValueError(f"unknown {short(', '.join(unknown))}")
         entry = plain.from_json(SplitTime, value)
         _check(entry)
     except (ValueError, ConfigError) as error:

@@ -12,7 +12,7 @@ from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.cases.case import DURATION_S, CacheState, Case
 from loaderbench.cases.options import COMPARE_ROUNDS, RESULTS, Options, Words, one_of_each
 from loaderbench.cases.options import options as asked_options
-from loaderbench.cases.study import MOST_REPEATS, StudyRequest, check_range, plan
+from loaderbench.cases.study import MOST_REPEATS, StudyRequest, check_number, check_range, plan
 from loaderbench.errors import ConfigError
 from loaderbench.images.index import first_image
 from loaderbench.images.same_files import HASHED_BYTES, check_same_files
@@ -176,6 +176,7 @@ def plan_data_sets(
     variants = [replace(one, name=label) for one, label in zip(request.variants, labels, strict=True)]
     request = replace(request, variants=variants)
     folders, most = [variant.path for variant in variants], request.max_bytes
+    check_number(rounds, len(variants))
     _check_apart(folders, labels)
     plan_comparison(request, asked or ("as-is",), rounds)  # refuses what is wrong before files are read to compare them
     on_note(f"looking whether {' and '.join(labels)} hold the same files")

@@ -10,12 +10,13 @@ from time import perf_counter_ns
 from loaderbench.analysis.forecast import calibrated, held_part, predicted_epoch
 from loaderbench.analysis.forecast_source import joined, layers_source, source_of
 from loaderbench.cases.case import FIELDS, PARTS, Case, Change, FieldValue
-from loaderbench.cases.options import ForecastOptions, base_type
+from loaderbench.cases.options import ForecastOptions, base_type, whole_number
 from loaderbench.cases.study import check_range
 from loaderbench.devices.profile import for_mode
 from loaderbench.errors import ConfigError
 from loaderbench.machine import available_memory_bytes, environment
 from loaderbench.plain import type_hints
+from loaderbench.printable import short
 from loaderbench.recording.facts import Environment, Failure
 from loaderbench.recording.forecast import (
     After,
@@ -402,10 +403,10 @@ def _value(name: str, text: str) -> FieldValue:
         if wanted is bool:
             return {"true": True, "false": False}[text.lower()]
         if wanted is int:
-            return int(text)
+            return whole_number(text)
         return float(text) if wanted is float else text
     except (ValueError, KeyError):
-        raise ConfigError(f"--then {name} takes {words[wanted]}, not {text!r}") from None
+        raise ConfigError(f"--then {name} takes {words[wanted]}, not {short(text)!r}") from None
 
 
 # -- the past ----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from loaderbench import plugins
 from loaderbench.cases.arms import ARMS
 from loaderbench.cases.case import MODES, PRECISIONS
 from loaderbench.cases.options import FeedOptions, Options, StepOptions
-from loaderbench.cases.study import StudyRequest, Target, Variant, check_choice
+from loaderbench.cases.study import StudyRequest, Target, Variant, check_choice, check_number
 from loaderbench.cases.traits import Format, LoaderChoice
 from loaderbench.devices.select import parse_device
 from loaderbench.errors import ConfigError, UnavailableError
@@ -149,6 +149,7 @@ def _targets(options: Options, on_note: Callable[[str], None]) -> list[Target]:
     step = options.step
     check_choice("--mode", step.mode, MODES)
     targets: list[Target] = []
+    check_number(len(step.model), len(step.precision or [None]))
     for model, precision in itertools.product(step.model, step.precision or [None]):
         if precision is not None:
             check_choice("--precision", precision, PRECISIONS)

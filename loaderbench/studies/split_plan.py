@@ -10,12 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from loaderbench.cases.case import Precision, Step
-from loaderbench.cases.options import ModelOptions, Time
+from loaderbench.cases.options import ModelOptions, Time, is_count
 from loaderbench.cases.study import check_range
 from loaderbench.devices.base import KnownTimes
 from loaderbench.devices.select import known_times, profile_link, traits_of
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.machine import environment, usable_cpus
+from loaderbench.printable import short
 from loaderbench.recording.facts import Environment
 from loaderbench.recording.split_times import SplitTime, TableSubject
 from loaderbench.splitting.table import TimesTable, drop, extend, machine_of, path_of, read
@@ -184,7 +185,7 @@ def _with_threads(texts: Sequence[str]) -> list[str]:
     bare = [text for text in on_host if not text.partition(":")[2]]
     if len(bare) > 1:
         raise ConfigError(f"--device names {bare[0]} twice: give each its threads, as {bare[0]}:1,{bare[0]}:1")
-    needed = sum(int(text.partition(":")[2]) for text in given if text.partition(":")[2].isdecimal())
+    needed = sum(int(text.partition(":")[2]) for text in given if is_count(text.partition(":")[2]))
     if needed + len(bare) > usable:
         asked = ",".join(on_host)
         raise ConfigError(
@@ -273,13 +274,13 @@ def read_set(text: str) -> SetTime:
     except ValueError:
         seconds = None
     if seconds is None or batch_size is None or not device:
-        raise ConfigError(f"--set takes DEVICE,BATCH=MS, as cuda:0,64=12.1, not {text!r}")
+        raise ConfigError(f"--set takes DEVICE,BATCH=MS, as cuda:0,64=12.1, not {short(text)!r}")
     return SetTime(device, batch_size, float(seconds))
 
 
 def read_place(text: str) -> tuple[str, int | None]:
     """(device, batch size) of `cuda:0,64`, or of `cuda:0` alone. Raises ConfigError for a batch that is none."""
     device, comma, number = text.strip().partition(",")
-    if comma and not (number.strip().isdecimal() and int(number) > 0):
-        raise ConfigError(f"{text!r} names no batch: give DEVICE,BATCH, as cuda:0,64")
+    if comma and not (is_count(number.strip()) and int(number) > 0):
+        raise ConfigError(f"{short(text)!r} names no batch: give DEVICE,BATCH, as cuda:0,64")
     return device.strip(), int(number) if comma else None

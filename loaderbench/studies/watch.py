@@ -25,7 +25,7 @@ import psutil
 
 from loaderbench.analysis.record import analyze
 from loaderbench.cases.case import Change
-from loaderbench.cases.options import EVERY_S, RESULTS
+from loaderbench.cases.options import EVERY_S, RESULTS, is_count
 from loaderbench.errors import ConfigError, LoaderbenchError
 from loaderbench.interrupts import interrupts_held
 from loaderbench.recording.facts import Run
@@ -232,7 +232,7 @@ def threads_heeded() -> Callable[[], None]:
 def _threads_wanted() -> int | None:
     """By the environment, as PyTorch reads it (ATen/ParallelCommon.cpp): MKL's variable before OpenMP's."""
     named = [os.environ.get(name, "") for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS")]
-    return next((int(one) for one in named if one.isdigit() and int(one)), None)
+    return next((int(one) for one in named if is_count(one) and int(one)), None)
 
 
 def store_watched(

@@ -138,3 +138,14 @@ def test_the_command_prints_and_writes_json(trace_file: Path) -> None:
         assert text in shown.output
     written = runner.invoke(app, ["gaps", str(trace_file), "--json", "-"])
     assert json.loads(written.stdout)["gaps"]["count"] == 3
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "9" * 19, "²"])
+def test_a_step_of_a_number_that_nothing_holds_is_no_step(tmp_path: Path, number: str) -> None:
+    events = [
+        {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": 1, "dur": 9},
+        {"ph": "X", "cat": "kernel", "name": "k", "ts": 2, "dur": 3, "args": {"device": 0, "stream": 7}},
+    ]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}))
+    trace = read_kineto(tmp_path / "trace.json")
+    assert (len(trace.activities), summarize(trace, 0).kernels_per_step) == (1, None)
