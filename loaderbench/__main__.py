@@ -39,8 +39,10 @@ def main() -> None:
         from loaderbench.commands.app import main as run
     except (KeyboardInterrupt, SystemExit) as stop:
         print("loaderbench: interrupted", file=sys.stderr, flush=True)
-        # Not sys.exit: Python ends by SIGINT where the interrupt came inside an exec(), as dataclasses call it
-        # (pythonrun.c, unhandled_keyboard_interrupt). There is nothing to clean up yet.
+        # There is nothing to clean up yet.
+        if isinstance(stop, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGINT)  # a shell's loop ends with a program that ends by it
         os._exit(stop.code if isinstance(stop, SystemExit) and isinstance(stop.code, int) else 130)
     run()
 

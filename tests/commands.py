@@ -24,6 +24,10 @@ from loaderbench.commands import app
 from loaderbench.interrupts import INTERRUPTS
 from tests.warm import WarmProcess, Where, warm
 
+INTERRUPTED = -signal.SIGINT
+"""Exit code of a command that Ctrl-C ended, as Python gives it; a shell's is 130."""
+ENDED_BY = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: 143}
+"""Signal → exit code of the command that it ended."""
 COMMAND = (sys.executable, "-m", "loaderbench")
 DEVICE = ("--device", "emulated", "--precision", "fp32", "--batch-size", "4")
 TINY = (*DEVICE, "--workers", "2", "--steps", "6", "--warmup", "2", "--duration", "0.5", "--quiet")
@@ -70,7 +74,8 @@ _command_tree = cache(typer.main.get_command)
 
 def call(*args: str | Path) -> Ended:
     """Run `loaderbench ARGS` in this process: quicker, for commands that only read or refuse."""
-    handlers, before = {number: signal.getsignal(number) for number in INTERRUPTS}, sys.argv
+    handlers = {number: signal.getsignal(number) for number in INTERRUPTS}
+    before, hook = sys.argv, sys.excepthook
     out, err = io.StringIO(), io.StringIO()
     sys.argv = ["loaderbench", *map(str, args)]
     code: object = 0
@@ -79,8 +84,10 @@ def call(*args: str | Path) -> Ended:
             app.main()
     except SystemExit as ended:
         code = ended.code
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     finally:
-        sys.argv = before
+        sys.argv, sys.excepthook = before, hook
         for number, handler in handlers.items():
             signal.signal(number, handler)
     assert isinstance(code, int)

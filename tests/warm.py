@@ -280,7 +280,7 @@ def forget_command_line() -> None:
 
 def as_program(main: Callable[[], Any]) -> None:
     """End as a program does that runs `main`."""
-    code = 1
+    code, interrupted = 1, False
     try:
         try:
             sys.exit(main())
@@ -288,6 +288,9 @@ def as_program(main: Callable[[], Any]) -> None:
             code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
             if isinstance(ended.code, str):
                 print(ended.code, file=sys.stderr)
+        except KeyboardInterrupt as stop:
+            interrupted = True
+            sys.excepthook(KeyboardInterrupt, stop, stop.__traceback__)
         except BaseException:
             traceback.print_exc()
         atexit._run_exitfuncs()
@@ -295,6 +298,9 @@ def as_program(main: Callable[[], Any]) -> None:
             sys.stdout.flush()
             sys.stderr.flush()
     finally:
+        if interrupted:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGINT)
         os._exit(code)
 
 

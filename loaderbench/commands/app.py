@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from types import TracebackType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -111,20 +112,33 @@ def _check_threads() -> None:
     thread.join()
 
 
+def _end_by_interrupt() -> NoReturn:
+    """As Python ends a program that did not catch Ctrl-C: its `atexit` runs, then SIGINT kills it. A shell reports that
+    as 130, and ends its loop too, which it does not for a program that exits with 130."""
+    sys.excepthook = _say_nothing
+    # Python ends by SIGINT, after all else, where it is marked so (pythonrun.c, unhandled_keyboard_interrupt): by an
+    # exec() where it runs a module, by what leaves its first file where it runs that, as the installed program does.
+    with contextlib.suppress(KeyboardInterrupt):
+        exec("raise KeyboardInterrupt")
+    raise KeyboardInterrupt
+
+
+def _say_nothing(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """In place of a traceback: all has been said."""
+
+
 def _end_as(script: watch.ScriptEnded) -> NoReturn:
     """As Python ends that ran the script alone: its threads, its `atexit`, what is said of its exit code. Nothing keeps
     signals from it any more."""
     if script.by_interrupt:
-        with contextlib.suppress(KeyboardInterrupt):
-            exec("raise KeyboardInterrupt")  # leaves the mark by which Python ends by SIGINT, behind all else
-    else:
-        exec("")  # takes away the mark of one that the script has caught
+        _end_by_interrupt()
+    exec("")  # takes away the mark of one that the script has caught
     sys.exit(script.code)
 
 
 def main() -> None:
     """Run a command; errors become one line and an exit code: 0 measured, 1 a case failed, 2 wrong usage or
-    configuration, 130 interrupted."""
+    configuration, 130 interrupted (by a shell's account: SIGINT ends it)."""
     message: object = None
     sys.excepthook = show_crash
     try:
@@ -158,7 +172,9 @@ def main() -> None:
         signal.signal(number, signal.SIG_DFL if goes_on else signal.SIG_IGN)
     if message is not None:
         echo(f"loaderbench: {message}", err=True)
+    if code == 130:
+        _end_by_interrupt()
     # An interrupt inside an exec(), as dataclasses call it, leaves a mark by which Python would end by SIGINT whatever
-    # the exit code; the next exec() takes it away (pythonrun.c, unhandled_keyboard_interrupt).
+    # the exit code; the next exec() takes it away.
     exec("")
     sys.exit(code if isinstance(code, int) else 0)

@@ -23,8 +23,6 @@ from loaderbench.recording.store import Store
 from loaderbench.reporting.live import Progress
 from loaderbench.studies.verify import to_verify
 
-SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}
-
 
 def wait_until_empty(folder: Path) -> None:
     deadline = time.monotonic() + GONE_S
@@ -34,7 +32,7 @@ def wait_until_empty(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", ["while Python starts", "while torch is imported", "while it measures"])
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", commands.ENDED_BY)
 def test_an_interrupted_run_leaves_nothing(number: int, moment: str, small_set: Path, tmp_path: Path) -> None:
     cold = moment != "while it measures"
     with Started("run", small_set, "--res", "96", *LONG, "--results", tmp_path, cold=cold) as started:
@@ -48,7 +46,7 @@ def test_an_interrupted_run_leaves_nothing(number: int, moment: str, small_set: 
         started.process.send_signal(number)
         ended = started.end()
 
-        assert ended.code == SIGNALS[number]
+        assert ended.code == commands.ENDED_BY[number]
         assert "interrupted" in ended.lines[-1] and "Traceback" not in ended.err
         assert started.alive() == []
         assert started.shared_memory_left() == set()
@@ -58,7 +56,7 @@ def test_an_interrupted_run_leaves_nothing(number: int, moment: str, small_set: 
 ENDS = {
     "Ctrl-C": (
         lambda child: signal.raise_signal(signal.SIGINT),
-        "interrupted", 130, "ended by the user or the system",
+        "interrupted", commands.INTERRUPTED, "ended by the user or the system",
     ),
     "death": (
         lambda child: os.kill(child, signal.SIGKILL),
@@ -123,7 +121,7 @@ def test_a_second_ctrl_c_only_ends_it_sooner(small_set: Path, tmp_path: Path) ->
             time.sleep(0.02)
         ended = started.end()
 
-        assert ended.code == 130
+        assert ended.code == commands.INTERRUPTED
         assert len(ended.lines) == 1
         assert started.alive() == []
         assert started.shared_memory_left() == set()
@@ -139,7 +137,7 @@ def test_finished_cases_are_kept_when_the_next_is_interrupted(small_set: Path, t
 
         kept = [record["status"] for record in commands.records(tmp_path)]
         num_finished = kept.count("ok")
-        assert ended.code == 130
+        assert ended.code == commands.INTERRUPTED
         assert num_finished >= 1
         assert ended.lines[-1] == (
             f"loaderbench: interrupted: {num_finished} of 40 cases were finished and are kept; the same command with "
@@ -271,7 +269,7 @@ def test_an_interrupted_making_of_images_resumes(number: int, tmp_path: Path) ->
             time.sleep(0.05)
         ended = started.end()
 
-        assert ended.code == SIGNALS[number]
+        assert ended.code == commands.ENDED_BY[number]
         assert ended.lines[-1] == "loaderbench: interrupted"
         assert "Traceback" not in ended.err
         started.wait_until_gone()

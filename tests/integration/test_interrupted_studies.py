@@ -90,7 +90,7 @@ def test_an_interrupted_study_keeps_what_was_finished(
         started.wait_for(kinds[kind].reached(results), timeout_s=120)
         started.process.send_signal(number)
         ended = started.end()
-        assert ended.code == 128 + number
+        assert ended.code == commands.ENDED_BY[number]
         assert "interrupted" in ended.lines[-1] and "Traceback" not in ended.err
         started.wait_until_gone()  # Python's own tracker of semaphores ends when it sees that they are gone
     study = assert_kept(results, kind)
@@ -117,7 +117,8 @@ def test_an_interrupted_split_keeps_its_times_and_no_member_stays(temporary: Pat
         assert sum(not _is_guard(pid) for pid in started.sessions) == 3  # the command and its two members
         started.process.send_signal(signal.SIGINT)
         ended = started.end()
-        assert ended.code == 130 and "times were measured and" in ended.lines[-1] and "Traceback" not in ended.err
+        assert ended.code == commands.INTERRUPTED
+        assert "times were measured and" in ended.lines[-1] and "Traceback" not in ended.err
         started.wait_until_gone()
     facts = assert_kept(results, "model_split", num_runs=0).facts
     assert isinstance(facts, SplitFacts) and facts.interrupted and facts.failure is None and facts.times
@@ -181,7 +182,7 @@ def test_a_run_whose_advice_is_being_verified_keeps_its_record(
         started.wait_for(lambda: list(temporary.glob("loaderbench-verify-*/worker.log")))
         started.process.send_signal(number)
         ended = started.end()
-        assert ended.code == (130 if number == signal.SIGINT else -number) and "Traceback" not in ended.err
+        assert ended.code == -number and "Traceback" not in ended.err
     (record,) = commands.records(results)
     assert record["status"] == "ok" and record["throughput"]["value"] > 0
     again = call("analyze", "latest", "--results", results)

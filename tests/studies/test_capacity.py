@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from capacity_facts import STEP_S, even, look_of
-from commands import Started, call, run
+from commands import INTERRUPTED, Started, call, run
 from made import make_device, rates_probe
 
 from loaderbench.cases.options import CapacityOptions, FeedOptions, Numbers, Options, StepOptions, Words
@@ -271,7 +271,7 @@ def test_a_signal_ends_all_ranks_and_what_was_measured_is_kept(
         ended = started.end(timeout_s=10)
         started.wait_until_gone()
     if number == signal.SIGINT:
-        assert ended.code == 130 and "looks are done, and kept" in ended.lines[-1]
+        assert ended.code == INTERRUPTED and "looks are done, and kept" in ended.lines[-1]
     else:
         assert ended.code == 1 and "killed by SIGKILL" in ended.lines[-1] and "rank 1 of 2" in ended.lines[-1]
     assert "Traceback" not in ended.err

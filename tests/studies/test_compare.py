@@ -219,7 +219,7 @@ def test_ctrl_c_keeps_what_was_finished(small_set: Path, tmp_path: Path) -> None
         started.wait_for(lambda: Store(tmp_path).studies())
         started.process.send_signal(signal.SIGINT)
         ended = started.end()
-        assert ended.code == 130
+        assert ended.code == commands.INTERRUPTED
         assert started.alive() == []
     assert "of 6 cases were finished and are kept" in ended.lines[-1]
     kept = assert_kept(tmp_path, "compare")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import call
+from commands import INTERRUPTED, call
 
 from loaderbench.cases.options import ModelOptions, Numbers
 from loaderbench.errors import ConfigError
@@ -217,7 +217,7 @@ def test_the_layers_in_the_step_survive_what_comes_after(tmp_path: Path, monkeyp
     assert (facts.no_alone, facts.times is not None, facts.alone) == ("does not fit", True, None)
     _Failing.error = KeyboardInterrupt()
     ended = call(*asked, "--results", tmp_path / "interrupted")
-    assert ended.code == 130 and "the layers in the step are kept" in ended.err
+    assert ended.code == INTERRUPTED and "the layers in the step are kept" in ended.err
     assert_kept(tmp_path / "interrupted", "model_layers")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import call
+from commands import INTERRUPTED, call
 
 from loaderbench.analysis.memory import peak_bytes
 from loaderbench.analysis.model_memory import fit_of, outcome_of
@@ -221,7 +221,7 @@ def test_an_interrupted_fit_keeps_its_trials_and_goes_on(tmp_path: Path, here: t
     here.failing = staticmethod(third_is_interrupted)
     command = ("model", "fit", "lenet", "--device", "cpu", "--seed", "1", "--memory", "1500K", "--results", tmp_path)
     first = call(*command)
-    assert first.code == 130 and "2 trials are kept; --resume continues" in first.lines[-1]
+    assert first.code == INTERRUPTED and "2 trials are kept; --resume continues" in first.lines[-1]
     again = call(*command, "--resume")
     assert again.code == 0 and "2 trials are taken over" in again.err
     # no trial was done twice for it: four in all, besides the one that was interrupted

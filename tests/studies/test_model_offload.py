@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import Ended, Started, call
+from commands import ENDED_BY, INTERRUPTED, Ended, Started, call
 
 from loaderbench.analysis.offload import offload_of
 from loaderbench.cases.case import Step
@@ -348,7 +348,7 @@ def test_an_interrupted_study_keeps_what_was_timed(tmp_path: Path, here: type[He
 
     here.failing = staticmethod(interrupted)
     done = lenet(tmp_path, "--study")
-    assert done.code == 130 and done.lines[-1].endswith("interrupted: 1 setting was timed and is kept")
+    assert done.code == INTERRUPTED and done.lines[-1].endswith("interrupted: 1 setting was timed and is kept")
     study = only_study(tmp_path)
     found = study.findings
     assert isinstance(found, ModelOffload) and found.interrupted and found.batch_one_s_per_image is not None
@@ -407,7 +407,7 @@ def test_a_real_interrupt_keeps_what_was_timed_and_leaves_no_process(number: int
         command.process.send_signal(number)
         ended = command.end()
         command.wait_until_gone()
-    assert ended.code == 128 + number and "are kept" in ended.lines[-1]
+    assert ended.code == ENDED_BY[number] and "are kept" in ended.lines[-1]
     assert_kept(tmp_path, "model_offload", num_runs=0)
 
 
@@ -417,7 +417,7 @@ def test_an_interrupt_before_anything_was_timed_leaves_no_figure(tmp_path: Path,
 
     here.failing = staticmethod(interrupted)
     done = lenet(tmp_path, "--study", "--json", "-")
-    assert done.code == 130 and "interrupted: 0 settings were timed" in done.lines[-1]
+    assert done.code == INTERRUPTED and "interrupted: 0 settings were timed" in done.lines[-1]
     found = json.loads(done.out)
     assert (found["thresholds"], found["best"], found["batch_one_s_per_image"]) == ([], None, None)
     assert_kept(tmp_path, "model_offload", num_runs=0)

@@ -324,7 +324,7 @@ def test_an_interrupted_command_ends_its_process_and_keeps_the_json(tmp_path: Pa
         started.wait_for(started.child)
         os.kill(started.process.pid, signal.SIGINT)
         ended = started.end()
-        assert ended.code == 130
+        assert ended.code == commands.INTERRUPTED
         assert "interrupted" in ended.lines[-1] and "Traceback" not in ended.err
         assert started.alive() == []
     assert json.loads(target.read_text())["model"] == "lenet"

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import Ended, call
+from commands import INTERRUPTED, Ended, call
 from split_crew import Crew
 from split_facts import toy_card
 
@@ -523,7 +523,7 @@ def test_ctrl_c_keeps_the_turns_that_were_done(
 
     monkeypatch.setattr(crew, "run", stopped)
     done = split(tmp_path)
-    assert done.code == 130 and "4 turns done" in done.err
+    assert done.code == INTERRUPTED and "4 turns done" in done.err
     result = split_of(only_study(tmp_path).facts)  # type: ignore[arg-type]
     assert isinstance(result, ModelSplit) and result.interrupted and result.num_turns == 4
     assert result.ratio_to_fastest_alone is not None and result.ratio_to_fastest_alone.n == 3
