@@ -47,6 +47,7 @@ def memory_of(facts: ModelMemoryFacts) -> ModelMemory:
         not_measured=facts.not_measured,
         batches=tuple(_batch(one, step.mode, on_accelerator=facts.on_accelerator) for one in facts.batches),
         unchecked_on=_unchecked_on([one.trace for one in facts.batches if one.trace is not None]),
+        interrupted=facts.interrupted,
     )
 
 

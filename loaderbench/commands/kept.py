@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from loaderbench.commands.options import OutputOptions
 from loaderbench.commands.terminal import lines, write_json
+from loaderbench.errors import ConfigError, UnavailableError
 
 if TYPE_CHECKING:
     from loaderbench.recording.studies import StudyRecord
@@ -13,12 +14,19 @@ if TYPE_CHECKING:
 
 
 def run_study(study: KeptStudy, output: OutputOptions) -> BaseException | None:
-    """Run it; returns what ended it early, so that what was finished can be shown first. Raises as `study.run`."""
+    """Run it; returns what ended it early, so that what was finished can be shown first. What is refused leaves no
+    folder.
+
+    Raises as `study.run`.
+    """
     try:
         with lines(quiet=output.quiet) as tell:
             study.run(tell)
     except (KeyboardInterrupt, SystemExit) as stop:
         return stop
+    except (ConfigError, UnavailableError):
+        study.discard()
+        raise
     return None
 
 

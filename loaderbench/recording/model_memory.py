@@ -106,6 +106,8 @@ class ModelMemoryFacts:
     not_measured: str | None
     """Why nothing is measured at all; None where something was to be."""
     batches: tuple[BatchMemoryFacts, ...] = ()
+    interrupted: bool = False
+    """It did not come to its end."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,7 @@ class ModelMemory:
     caveats: tuple[Caveat, ...] = ()
     unchecked_on: str | None = None
     """As in MemoryTrace."""
+    interrupted: bool = False
 
 
 # -- model fit -------------------------------------------------------------------------------------------

@@ -323,6 +323,23 @@ class StudyFolder:
         """The runs that only this study needs."""
         return Store(self.path / RUNS_FOLDER)
 
+    def begin(self) -> None:
+        """Make the folder, marked as being worked on by this process until the study is first written.
+
+        Raises:
+            NotStored: it cannot be made.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_atomic(self.path / MARKER_FILE, json_bytes(_marker(self.started_at)))
+        except OSError as error:
+            raise NotStored(f"cannot store the result in {self.path}: {_write_reason(error)}") from error
+
+    def discard(self) -> None:
+        """Remove the folder, unless the study was written."""
+        if not (self.path / STUDY_FILE).exists():
+            shutil.rmtree(self.path, ignore_errors=True)
+
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Let no other process work on the study within this context. The hold ends with the process.
@@ -361,6 +378,7 @@ class StudyFolder:
 
         try:
             write_all(self.path)
+            (self.path / MARKER_FILE).unlink(missing_ok=True)
         except OSError as error:
             root = spill(self.study_id, write_all)
             if root is not None:
@@ -545,7 +563,7 @@ def _read_run(found: _Folder, read: Callable[[bytes, str], R]) -> Listed[R]:
             if content is None and (root := noted(folder)) is not None:
                 where = kept(root) if (root / folder.name).is_dir() else f"it was kept in {root}, which is not there"
                 return without_record("crashed", f"its result could not be written here: {where}")
-            if content is None and not (folder / CASE_FILE).exists():
+            if content is None and marker is None and not (folder / CASE_FILE).exists():
                 return without_record("unreadable", f"it holds neither {CASE_FILE} nor {RECORD_FILE}")
             if content is None:
                 return without_record(*_unfinished(cast(JsonObject | None, marker)))

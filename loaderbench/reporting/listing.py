@@ -12,8 +12,11 @@ from loaderbench.analysis.studies import judge, senseless
 from loaderbench.recording.capacity import CapacityFacts
 from loaderbench.recording.forecast import ForecastFacts
 from loaderbench.recording.model_io import IoFacts
+from loaderbench.recording.model_layers import LayersFacts
+from loaderbench.recording.model_memory import ModelFitFacts, ModelMemoryFacts
 from loaderbench.recording.model_size import SizeFacts
 from loaderbench.recording.model_split import SplitFacts
+from loaderbench.recording.offload_study import OffloadFacts
 from loaderbench.recording.ranks import RanksFacts
 from loaderbench.recording.store import ListedRun, StoredStudy
 from loaderbench.recording.studies import (
@@ -176,7 +179,29 @@ def about(facts: StudyFacts) -> str:
             return f"{facts.step.model}, {facts.step.mode}"
 
 
+def was_interrupted(facts: StudyFacts) -> bool:
+    """Whether a study without runs did not come to its end. A study of runs can be continued, and its runs tell."""
+    match facts:
+        case CapacityFacts() | SplitFacts() | OffloadFacts() | ModelMemoryFacts() | ModelFitFacts():
+            return facts.interrupted
+        case LayersFacts():
+            return facts.status == "interrupted"
+        case SizeFacts():
+            return facts.stopped_by == "interrupted"
+        case IoFacts():
+            return len(facts.batches) < facts.num_batches and all(one.failure is None for one in facts.batches)
+        case PrecisionFacts():
+            return not facts.modes or any(mode.status == "interrupted" for mode in facts.modes)
+        case _:
+            return False
+
+
 def _answer(study: StudyRecord) -> str:
+    """How it ended, if early, and what it found."""
+    return f"{'interrupted: ' if was_interrupted(study.facts) else ''}{_found(study)}"
+
+
+def _found(study: StudyRecord) -> str:
     """What it found, by its stored findings; those of a model alone need no runs to be found again."""
     findings, is_paged = study.findings, study.kind in PAGED
     try:

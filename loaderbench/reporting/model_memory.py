@@ -196,7 +196,7 @@ def memory_sentence(result: ModelMemory) -> str:
     """The largest batch's peak in one sentence."""
     known = [one for one in result.batches if one.predicted is not None]
     if not known or known[-1].predicted is None:
-        return "Nothing could be predicted."
+        return "No batch was predicted yet." if result.interrupted else "Nothing could be predicted."
     last = known[-1]
     assert last.predicted is not None
     error = "" if last.error_fraction is None else f", {abs(last.error_fraction) * 100:.1f} % from the measured peak"
@@ -210,6 +210,8 @@ def _table(title: str, columns: Sequence[str], rows: list[list[str]], num_left: 
 def _reasons(result: ModelMemory) -> list[str]:
     """Why a column is empty, each reason once."""
     lines = [] if result.not_measured is None else [f"measured: {result.not_measured}"]
+    if result.interrupted:
+        lines.append("not all batches are done: it was interrupted")
     names = {"peak_live_bytes": "live", "peak_reserved_bytes": "reserved", "peak_process_bytes": "process"}
     found = {
         names.get(name, name): reason

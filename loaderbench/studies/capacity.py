@@ -5,7 +5,6 @@ docs/capacity.md defines every figure.
 
 from __future__ import annotations
 
-import shutil
 import time
 from dataclasses import dataclass, replace
 from typing import get_args
@@ -164,7 +163,7 @@ class CapacityStudy(KeptStudy):
         Raises:
             LoaderbenchError: a rank failed before anything was measured.
         """
-        self._folder.path.mkdir(parents=True, exist_ok=True)
+        self._folder.begin()
         meetings = TemporaryFolder()
         said = [""]
 
@@ -187,7 +186,7 @@ class CapacityStudy(KeptStudy):
         finally:
             meetings.remove()
             if not self.begun:
-                shutil.rmtree(self._folder.path, ignore_errors=True)
+                self._folder.discard()
 
     def _next(self) -> int | None:
         return next_ranks(curve_of(self._facts), self._facts.au_target, self._facts.max_ranks)

@@ -461,7 +461,7 @@ class ForecastStudy(KeptStudy):
         Raises:
             CaseFailed: the results cannot be written.
         """
-        self._folder.path.mkdir(parents=True, exist_ok=True)
+        self._folder.begin()
         if self._plan.checkpoint_to is not None:
             self._time_checkpoints(self._plan.checkpoint_to, say)
         self.store()

@@ -40,6 +40,10 @@ class KeptStudy(ABC):
     def _log(self) -> Path:
         return self._folder.path / LOG_FILE
 
+    def discard(self) -> None:
+        """Leave nothing of it, unless something was stored."""
+        self._folder.discard()
+
     def study(self) -> StudyRecord:
         """The study as it is stored."""
         facts = self.facts()

@@ -105,6 +105,7 @@ class MemoryStudy(KeptStudy):
         super().__init__("model_memory", store.new_study("model_memory", [plan.step.model, plan.step.mode]))
         self._environment = environment()
         self._device: DeviceFacts | None = None
+        self._interrupted = True
         self.batches: list[BatchMemoryFacts] = []
 
     def run(self, say: Say) -> None:
@@ -116,8 +117,12 @@ class MemoryStudy(KeptStudy):
         """
         self._predict(say)
         self._folder.write(self.study())
-        if self._plan.not_measured is not None:
-            return
+        if self._plan.not_measured is None:
+            self._measure_all(say)
+        self._interrupted = False
+        self._folder.write(self.study())
+
+    def _measure_all(self, say: Say) -> None:
         for number, one in enumerate(self.batches):
             self.batches[number] = replace(one, status="interrupted")
         for number in range(len(self.batches)):
@@ -179,5 +184,6 @@ class MemoryStudy(KeptStudy):
             environment=self._environment,
             device=self._device,
             not_measured=self._plan.not_measured,
+            interrupted=self._interrupted,
             batches=tuple(self.batches),
         )

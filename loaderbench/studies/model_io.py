@@ -106,7 +106,7 @@ class IoStudy(KeptStudy):
             for size in self._plan.batches:
                 self._add(CopiesFacts(size, size * image_bytes, size * NUM_OUTPUTS * FLOAT_BYTES))
             return
-        self._folder.path.mkdir(parents=True, exist_ok=True)
+        self._folder.begin()
         with Child(self._log) as child:
             for number, size in enumerate(self._plan.batches, start=1):
                 where = f"[batch {number} of {len(self._plan.batches)}] {size} images on {self._plan.step.device}"

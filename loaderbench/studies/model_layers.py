@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import time
 from dataclasses import dataclass, replace
 
@@ -147,7 +146,7 @@ class LayersStudy(KeptStudy):
         Raises:
             ConfigError, UnavailableError: the model, its images or the device cannot be used as asked.
         """
-        self._folder.path.mkdir(parents=True, exist_ok=True)
+        self._folder.begin()
         try:
             with Child(self._log) as child:
                 progress = _Progress(say, "layers in the step")
@@ -169,7 +168,6 @@ class LayersStudy(KeptStudy):
         except JobFailed as error:
             if not self.measured:
                 if isinstance(error.error, ConfigError | UnavailableError):
-                    shutil.rmtree(self._folder.path, ignore_errors=True)  # nothing was asked for that could be kept
                     raise error.error from error
                 self._end(error.status, error.failure)
             else:

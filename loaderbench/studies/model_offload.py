@@ -113,7 +113,7 @@ class OffloadStudy(KeptStudy):
         choice = self._choose_from(trace)
         if self._plan.times is None:
             self._look_at_host(choice.found)
-        self._folder.path.mkdir(parents=True, exist_ok=True)
+        self._folder.begin()
         with self._runs(say) as runs:
             timed = (small, trace) if self._plan.is_study else (trace,)
             traces = {one.batch_size: one for one in timed if one is not None}

@@ -152,7 +152,7 @@ class SizeStudy(KeptStudy):
             ConfigError: the model cannot be run at all.
             UnavailableError, CaseFailed: the device does not start, or the results cannot be written.
         """
-        self._folder.path.mkdir(parents=True, exist_ok=True)
+        self._folder.begin()
         progress = _Progress(say, self._plan.duration_s)
         if self._plan.times is not None:
             self._examine()

@@ -5,7 +5,6 @@ docs/model-split.md defines every figure.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -108,7 +107,7 @@ class SplitStudy(KeptStudy):
             CaseFailed: a member ended, nothing fits, or the results cannot be written.
         """
         plan = self._plan
-        self._folder.path.mkdir(parents=True, exist_ok=True)
+        self._folder.begin()
         requests = [MemberRequest(member.step, plan.seed) for member in plan.members]
         try:
             with Members(requests, self._log, lambda number, message: None) as members:
@@ -124,7 +123,7 @@ class SplitStudy(KeptStudy):
             raise self._with(error) from error
         finally:
             if not self.begun and self._facts.failure is None:  # there is nothing but an empty log
-                shutil.rmtree(self._folder.path, ignore_errors=True)
+                self._folder.discard()
         self._facts = replace(self._facts, interrupted=False)
 
     def _open(self, members: Members, say: Say) -> None:

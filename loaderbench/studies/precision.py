@@ -148,7 +148,7 @@ class PrecisionStudy(KeptStudy):
             ConfigError: the model, or its images, cannot be run in any mode.
             UnavailableError, CaseFailed: the device does not start, or the results cannot be written.
         """
-        self._folder.path.mkdir(parents=True, exist_ok=True)
+        self._folder.begin()
         lacking = self._examine()
         progress = _Progress(say, [step.precision for step in self._steps if step.precision not in lacking])
         for step in self._steps:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import call
 
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
@@ -135,6 +136,28 @@ def test_a_killed_process_leaves_its_run_marked_and_the_others_readable(tmp_path
     assert [run.status for run in store.runs()] == ["ok", "crashed"]
     assert "ended before the result was written" in str(store.runs()[1].problem)
     assert store.find("latest").run_id == finished.run_id
+
+
+BEGUN = """
+import os, signal, sys
+from loaderbench.recording.store import Store
+folder = Store(sys.argv[1]).new_study("capacity", ["set"])
+folder.begin()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_study_that_was_killed_before_it_was_stored_is_told_as_that_and_goes(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    subprocess.run([sys.executable, "-c", BEGUN, str(tmp_path)], check=False)
+    mine = store.new_study("capacity", ["set"])
+    mine.begin()
+    left, running = store.runs()
+    assert (left.status, running.status) == ("crashed", "running")
+    assert "ended before the result was written" in str(left.problem)
+    assert call("rm", left.run_id, "--yes", "--results", tmp_path).code == 0 and not left.path.exists()
+    mine.discard()
+    assert store.runs() == [] and not mine.path.exists()
 
 
 @pytest.mark.parametrize(

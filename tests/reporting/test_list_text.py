@@ -99,6 +99,31 @@ def test_every_kind_of_study_has_a_row(kind: StudyKind) -> None:
     assert kind.replace("_", " ") in row and about(facts) in row and "Error" not in row
 
 
+INTERRUPTED: dict[StudyKind, dict[str, Any]] = {
+    "capacity": {"interrupted": True},
+    "model_fit": {"interrupted": True},
+    "model_io": {"num_batches": 9, "batches": ()},
+    "model_layers": {"status": "interrupted"},
+    "model_memory": {"interrupted": True},
+    "model_offload": {"interrupted": True},
+    "model_size": {"stopped_by": "interrupted"},
+    "model_split": {"interrupted": True},
+    "precision": {"modes": ()},
+}
+
+
+@pytest.mark.parametrize("kind", INTERRUPTED)
+def test_a_study_that_was_interrupted_is_listed_so(kind: StudyKind) -> None:
+    facts: Any = filled(KINDS[kind].facts, Random(1), whole=True)
+    findings = filled(KINDS[kind].findings, Random(1), whole=True)
+
+    def row(facts: Any) -> str:
+        record = StudyRecord(SCHEMA, 1, "20250102-030405-006-x", kind, "2025-01-02T03:04", facts, findings)
+        return listed([], [StoredStudy(record.study_id, Path("x"), record, None)], width=1000).splitlines()[-1]
+
+    assert "interrupted: " in row(replace(facts, **INTERRUPTED[kind]))
+
+
 def test_an_empty_store_says_what_to_do() -> None:
     assert "no runs stored" in listed([])
 

@@ -93,6 +93,26 @@ def test_a_batch_that_fails_is_told_and_the_others_are_kept(tmp_path: Path, here
     assert "tensors took more than the cap" in " ".join(shown.out.split())
 
 
+@pytest.mark.parametrize(
+    ("at", "says"), [(2, "interrupted: No batch was predicted yet."), (4, "interrupted: Batch 2 needs")]
+)
+def test_an_interrupted_study_is_listed_as_that(at: int, says: str, tmp_path: Path, here: type[Here]) -> None:
+    def interrupts(request: Any) -> None:
+        steps = getattr(request, "steps", None) or [request.step]
+        if steps[0].batch_size == at:
+            raise KeyboardInterrupt
+
+    here.failing = staticmethod(interrupts)
+    done = call("model", "memory", "lenet", "--device", "cpu", "--batch-size", "2,4", "--results", tmp_path)
+    assert done.code == 130
+    lists = call("list", "--results", tmp_path)
+    assert says[:25] in lists.out and "could be predicted" not in lists.out
+    here.failing = staticmethod(lambda request: None)
+    whole = tmp_path / "whole"
+    assert call("model", "memory", "lenet", "--device", "cpu", "--batch-size", "2", "--results", whole).code == 0
+    assert "interrupted" not in call("list", "--results", whole).out
+
+
 def test_without_measuring_there_is_a_reason_and_no_figure(tmp_path: Path, here: type[Here]) -> None:
     done = call(
         "model", "memory", "lenet", "--device", "cpu", "--no-measure", "--batch-size", "3", "--results", tmp_path
