@@ -26,6 +26,7 @@ from loaderbench.samplers.cpu import parse_meminfo, pressure_off_reason
 from loaderbench.samplers.nvml import gpu_facts
 from loaderbench.samplers.process_io import runqueue_off_reason
 from loaderbench.samplers.sources import storage_sampler
+from loaderbench.temporary import temporary_folder
 
 OK, DEGRADED, MISSING = "ok", "degraded", "missing"
 
@@ -162,10 +163,10 @@ def _page_cache(dataset_path: str | None) -> Finding:
         if path is None:
             return Finding(name, MISSING, f"no image below {dataset_path} to try", "name a folder with images")
         return _evict_one(name, path, "the data set's first image")
-    with tempfile.NamedTemporaryFile(prefix="loaderbench-doctor-") as file:
-        file.write(os.urandom(PROBE_BYTES))
-        file.flush()
-        return _evict_one(name, file.name, f"a file in {tempfile.gettempdir()} (name a data set to try its own files)")
+    with temporary_folder() as folder:
+        (folder / "probe").write_bytes(os.urandom(PROBE_BYTES))
+        label = f"a file in {tempfile.gettempdir()} (name a data set to try its own files)"
+        return _evict_one(name, str(folder / "probe"), label)
 
 
 def _evict_one(name: str, path: str, label: str) -> Finding:

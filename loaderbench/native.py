@@ -9,12 +9,12 @@ import platform
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from loaderbench.errors import UnavailableError
 from loaderbench.images.files import check_own, make_own_folder, user_cache_folder
+from loaderbench.temporary import temporary_folder
 
 PROBE_BYTES = 1 << 18
 """More than a library takes."""
@@ -56,8 +56,8 @@ def not_kept(stem: str) -> str | None:
         if any(folder.glob(f"{stem}-*.so")):
             return None
         make_own_folder(folder)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".") as probe:
-            probe.write(bytes(PROBE_BYTES))
+        with temporary_folder(folder) as probe:
+            (probe / "library").write_bytes(bytes(PROBE_BYTES))
     except UnavailableError as error:
         return str(error)
     except OSError as error:
@@ -100,8 +100,8 @@ def build(source: Path, libraries: Sequence[str] = (), flags: Sequence[str] = ()
         return target
     try:
         make_own_folder(target.parent)
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            made = Path(folder, target.name)
+        with temporary_folder(target.parent) as folder:
+            made = folder / target.name
             done = subprocess.run([*command, str(source), "-o", str(made), *linked], capture_output=True, text=True)
             if done.returncode:
                 lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()

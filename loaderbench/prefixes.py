@@ -21,6 +21,7 @@ from pathlib import Path
 from loaderbench import native, plugins
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images.files import check_own, make_own_folder, user_cache_folder
+from loaderbench.temporary import temporary_folder
 
 Say = Callable[[str], None]
 
@@ -112,8 +113,8 @@ def install(name: str, say: Say) -> Path:
     flag = check_machine()
     try:
         make_own_folder(target.parent)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as scratch:
-            made = Path(scratch, "made")
+        with temporary_folder(target.parent) as scratch:
+            made = scratch / "made"
             _build(name, made, flag, say)
             version = _prove(made)
             try:

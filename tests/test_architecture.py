@@ -243,6 +243,19 @@ def _annotations(node: ast.AST) -> list[ast.expr]:
     return [annotation for annotation in [*found, node.returns] if annotation is not None]
 
 
+def test_folders_for_temporary_files_are_made_in_one_place() -> None:
+    """There alone one that a killed process left is found again."""
+    makers = {
+        module
+        for module, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and re.search(r"(mkdtemp|mkstemp|TemporaryDirectory|NamedTemporaryFile)\Z", ast.unparse(node.func))
+    }
+    # What is spilled stays.
+    assert makers == {"loaderbench.temporary", "loaderbench.recording.spill"}
+
+
 def test_a_function_fits_a_screen() -> None:
     functions = [
         (f"{module}.{node.name}", (node.end_lineno or 0) - node.lineno + 1)
@@ -283,7 +296,7 @@ def test_nobody_keeps_state_in_whether_an_attribute_is_there() -> None:
 # -- the arrows between rooms ------------------------------------------------------------------------------
 
 LEVELS = (
-    {"errors", "plain", "printable", "interrupts", "forks"},
+    {"errors", "plain", "printable", "interrupts", "forks", "temporary"},
     {"cases"},
     {"recording"},
     {"analysis"},

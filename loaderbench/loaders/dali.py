@@ -22,7 +22,6 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,6 +49,7 @@ from loaderbench.loaders.transform import (
     resize_shorter_side,
 )
 from loaderbench.plain import JsonObject
+from loaderbench.temporary import temporary_folder
 
 NO_RANGES = nvtx_times.inject()  # before DALI is imported: NVTX looks for a receiver only once
 try:
@@ -304,14 +304,13 @@ def file_list(images: ImageIndex, order: NDArray[np.int64]) -> Iterator[str]:
 def read_order(images: ImageIndex, order: NDArray[np.int64], num: int) -> NDArray[np.int64]:
     """The first `num` indices as DALI's reader gives them for a list in this order: it shuffles the list before it
     begins. Asked of another reader, whose list has the same labels and one small file as the name of each."""
-    with tempfile.NamedTemporaryFile(prefix="loaderbench-dali-") as small, tempfile.NamedTemporaryFile() as listing:
-        small.write(b".")
-        small.flush()
-        listing.write(b"".join(b"%s %d\n" % (os.fsencode(small.name), index) for index in order.tolist()))
-        listing.flush()
+    with temporary_folder() as folder:
+        small, listing = folder / "small", folder / "listing"
+        small.write_bytes(b".")
+        listing.write_bytes(b"".join(b"%s %d\n" % (os.fsencode(small), index) for index in order.tolist()))
         pipeline = dali.Pipeline(batch_size=1000, num_threads=1, device_id=None, exec_dynamic=True)
         with pipeline:
-            pipeline.set_outputs(fn.readers.file(file_list=listing.name, shuffle_after_epoch=True)[1])
+            pipeline.set_outputs(fn.readers.file(file_list=str(listing), shuffle_after_epoch=True)[1])
         pipeline.build()
         runs = [np.array(pipeline.run()[0].as_array(), dtype=np.int64).reshape(-1) for _ in range(-(-num // 1000))]
     return np.concatenate(runs)[:num]

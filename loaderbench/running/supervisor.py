@@ -33,9 +33,9 @@ from loaderbench.recording.store import RunFolder
 from loaderbench.running.guard import Guard
 from loaderbench.running.jobs.table import MEASURE, A, Answer, Job, Judge, MeasureRequest, Q, Request
 from loaderbench.running.peers import Seat
-from loaderbench.running.temporary import TemporaryFolder
 from loaderbench.samplers.base import SamplerThread
 from loaderbench.samplers.sources import samplers_for
+from loaderbench.temporary import TemporaryFolder
 
 HANG_S = 900.0
 """Seconds without a message after which the child counts as hung (a dead NFS server, a deadlock) and is ended."""

@@ -8,11 +8,9 @@ the matrix; analysis/selftest.py scores it.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from loaderbench import plugins
 from loaderbench.analysis.rules import RULES_VERSION
@@ -41,6 +39,7 @@ from loaderbench.selftest.alike import ALIKE, AlikeRequest, Combination, combina
 from loaderbench.selftest.bench import BedMissing, Bench
 from loaderbench.selftest.scenarios import Scenario, scenarios
 from loaderbench.studies.measure import measure_in, quiet
+from loaderbench.temporary import temporary_folder
 
 MODEL, RESOLUTION, WORKERS = "resnet50", 256, 2
 FIRST_BATCH, ALIKE_BATCH = 16, 64
@@ -130,8 +129,8 @@ class SelfTestStudy:
         done = {scenario.name for scenario in self._facts.scenarios}
         self._num_left = sum(scenario.name not in done for scenario in self._todo)
         with (
-            tempfile.TemporaryDirectory(prefix="loaderbench-selftest-") as folder,
-            KeptChild(Path(folder, "worker.log")) as kept,
+            temporary_folder() as folder,
+            KeptChild(folder / "worker.log") as kept,
         ):
             for loader in dict.fromkeys(scenario.loader for scenario in self._todo):
                 left = [one for one in self._todo if one.loader == loader and one.name not in done]

@@ -36,11 +36,11 @@ from loaderbench.running.jobs.table import (
     SurveyRequest,
 )
 from loaderbench.running.supervisor import JobFailed, prefix_of_decoder
-from loaderbench.running.temporary import TemporaryFolder
 from loaderbench.studies.capacity_search import next_ranks
 from loaderbench.studies.kept import KeptStudy, Say
 from loaderbench.studies.refusals import planned
 from loaderbench.studies.request import resolve
+from loaderbench.temporary import TemporaryFolder
 
 MOST_RANKS = 256
 """Each is a process that imports PyTorch."""

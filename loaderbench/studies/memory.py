@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from loaderbench.analysis.memory import line_holds, line_through, peak_bytes
 from loaderbench.cases.case import Step
@@ -25,6 +23,7 @@ from loaderbench.running.supervisor import Child, JobFailed
 from loaderbench.studies.kept import KeptStudy, Say, told
 from loaderbench.studies.measure import quiet
 from loaderbench.studies.model import plan_model
+from loaderbench.temporary import temporary_folder
 
 NUM_STEPS = 3
 """Steps of a measurement: momentum and the optimizer's state are there from the second on; the last one counts."""
@@ -105,8 +104,8 @@ class MemoryStudy(KeptStudy):
         super().__init__("model_memory", store.new_study("model_memory", [plan.step.model, plan.step.mode]))
         self._environment = environment()
         self._device: DeviceFacts | None = None
-        self._interrupted = True
         self.batches: list[BatchMemoryFacts] = []
+        self._interrupted = True
 
     def run(self, say: Say) -> None:
         """Predict every batch, then measure each in a process of its own.
@@ -141,7 +140,7 @@ class MemoryStudy(KeptStudy):
     def _predict(self, say: Say) -> None:
         """Nothing is stored before a batch is known to be possible."""
         errors: list[LoaderbenchError] = []
-        with TemporaryDirectory(prefix="loaderbench-memory-") as folder, Child(Path(folder, LOG_FILE)) as child:
+        with temporary_folder() as folder, Child(folder / LOG_FILE) as child:
             for size in self._plan.batch_sizes:
                 say(f"batch {size}: predicting", False)
                 trace: MemoryTrace | None = None
@@ -184,6 +183,6 @@ class MemoryStudy(KeptStudy):
             environment=self._environment,
             device=self._device,
             not_measured=self._plan.not_measured,
-            interrupted=self._interrupted,
             batches=tuple(self.batches),
+            interrupted=self._interrupted,
         )

@@ -10,8 +10,6 @@ import shutil
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from loaderbench.analysis.batch_search import next_batch
 from loaderbench.analysis.memory import MOST_BATCH, MemoryLine, line_through
@@ -32,6 +30,7 @@ from loaderbench.studies.kept import KeptStudy, Say, told
 from loaderbench.studies.measure import same_machine
 from loaderbench.studies.memory import CHECK_BATCH, LINE_BATCHES, NUM_STEPS, on_accelerator, predict_traces
 from loaderbench.studies.model import memory_limit, plan_model
+from loaderbench.temporary import temporary_folder
 
 HOPELESS = 2.0
 """Predicted ÷ available memory of a batch of one above which no trial is run: predictions were up to 1.5 times off for
@@ -193,7 +192,7 @@ class FitStudy(KeptStudy):
         traces: tuple[MemoryTrace, ...] = ()
         failure: Failure | None = None
         try:
-            with TemporaryDirectory(prefix="loaderbench-fit-") as folder, Child(Path(folder, LOG_FILE)) as child:
+            with temporary_folder() as folder, Child(folder / LOG_FILE) as child:
                 sizes = (*LINE_BATCHES, CHECK_BATCH)
                 traces = predict_traces(child, self._facts.step, sizes, self._facts.seed, probed=False)
         except JobFailed as error:

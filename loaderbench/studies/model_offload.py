@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from loaderbench.analysis.offload import HOST_MEMORY, UNTRIED, offload_of, outcome_of
 from loaderbench.errors import BatchTooSmall, ConfigError, DoesNotFit
@@ -29,6 +27,7 @@ from loaderbench.studies.memory import on_accelerator
 from loaderbench.studies.model import host_memory
 from loaderbench.studies.offload_plan import OffloadPlan
 from loaderbench.studies.offload_runs import Replays, Runs, TimedRuns, step_seconds
+from loaderbench.temporary import temporary_folder
 
 EMULATED = (
     "an emulated device runs no model, so nothing is offloaded: every row is a replay of the model's own trace "
@@ -138,7 +137,7 @@ class OffloadStudy(KeptStudy):
         say("tracing what the step saves", False)
         size, small = self._plan.step.batch_size, None
         try:
-            with TemporaryDirectory(prefix="loaderbench-offload-") as folder, Child(Path(folder, LOG_FILE)) as child:
+            with temporary_folder() as folder, Child(folder / LOG_FILE) as child:
                 trace = self._trace(child, size)
                 if self._plan.is_study or self._is_too_large(trace):
                     small = trace if size == SMALL_BATCHES[0] else self._small_trace(child)

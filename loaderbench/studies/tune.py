@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import math
 import random
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from loaderbench import plugins
@@ -52,6 +50,7 @@ from loaderbench.studies.request import (
     no_progress,
     resolve,
 )
+from loaderbench.temporary import temporary_folder
 
 MIN_BUDGET_S = 60.0
 PREFETCHES = (2, 4)
@@ -227,8 +226,8 @@ class Tune:
         if first:
             self._say(f"first the {len(first)} that stored runs found fast or advised: {describe(first[0])} …")
         with (
-            tempfile.TemporaryDirectory(prefix="loaderbench-tune-") as folder,
-            KeptChild(Path(folder, "worker.log")) as kept,
+            temporary_folder() as folder,
+            KeptChild(folder / "worker.log") as kept,
         ):
             self._screen(kept)
             in_order = ranked(self._settings, first, self._screens)

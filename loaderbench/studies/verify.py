@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case, Change
@@ -16,6 +14,7 @@ from loaderbench.running.cache import RESIDENT
 from loaderbench.running.jobs.table import MEASURE, MeasureRequest
 from loaderbench.running.supervisor import JobFailed, KeptChild
 from loaderbench.studies.measure import quiet, stored
+from loaderbench.temporary import temporary_folder
 
 ROUNDS = 2
 """How often base and changes take turns, so that other load of the machine affects all."""
@@ -99,8 +98,8 @@ def run_advice(
     run.trials.clear()
     failed: set[int] = set()
     with (
-        tempfile.TemporaryDirectory(prefix="loaderbench-verify-") as folder,
-        KeptChild(Path(folder, "worker.log")) as kept,
+        temporary_folder() as folder,
+        KeptChild(folder / "worker.log") as kept,
     ):
         for turn in range(ROUNDS):
             for number, (change, case) in enumerate(cases):

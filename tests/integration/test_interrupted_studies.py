@@ -104,7 +104,7 @@ def test_an_interrupted_study_keeps_what_was_finished(
         case _:
             assert len(study.runs) >= kinds[kind].num
             assert {record["status"] for record in commands.records(results)} <= {"ok", "interrupted"}
-    assert list(temporary.glob("loaderbench-*")) == []
+    assert list(temporary.glob("pymp-lb-*")) == []
 
 
 @pytest.mark.skipif(usable_cpus() < 2, reason="two members with a thread each need two CPUs")
@@ -179,7 +179,7 @@ def test_a_run_whose_advice_is_being_verified_keeps_its_record(
     enough = ("--steps", "30", "--duration", "6")
     with Started("run", large, *options, *enough, "--quiet", "--results", results) as started:
         started.wait_for(lambda: commands.records(results))
-        started.wait_for(lambda: list(temporary.glob("loaderbench-verify-*/worker.log")))
+        started.wait_for(lambda: list(temporary.glob("pymp-lb-*/worker.log")))
         started.process.send_signal(number)
         ended = started.end()
         assert ended.code == -number and "Traceback" not in ended.err

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from loaderbench.running.guard import Guard
-from loaderbench.running.temporary import TemporaryFolder
+from loaderbench.temporary import TemporaryFolder, temporary_folder
 
 STOPPED = psutil.STATUS_STOPPED
 SLEEPS = ["sh", "-c", "sleep 100 & wait"]
@@ -78,7 +78,7 @@ def test_temporary_files_whose_process_is_gone_go_with_the_next_run(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     in_use = TemporaryFolder()
-    made = "from loaderbench.running.temporary import TemporaryFolder as T; t = T(); import os; os.kill(os.getpid(), 9)"
+    made = "from loaderbench.temporary import TemporaryFolder as T; t = T(); import os; os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", made], env={**os.environ, "TMPDIR": str(tmp_path)}, check=False)
     (tmp_path / "pymp-of-another-program").mkdir()
     assert len(list(tmp_path.iterdir())) == 3
@@ -90,6 +90,32 @@ def test_temporary_files_whose_process_is_gone_go_with_the_next_run(
     mine.remove()
     in_use.remove()
     assert [path.name for path in tmp_path.iterdir()] == ["pymp-of-another-program"]
+
+
+def test_a_temporary_folder_beside_other_things_is_hidden_and_goes_the_same_way(tmp_path: Path) -> None:
+    made = "from loaderbench.temporary import TemporaryFolder as T; from pathlib import Path; import os, sys\n"
+    made += "(T(Path(sys.argv[1])).path / 'large').write_text('x'); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", made, str(tmp_path)], check=False)
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".") and (left / "large").exists()
+    with temporary_folder(tmp_path) as mine:
+        assert [*tmp_path.iterdir()] == [mine]
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_folder_that_was_taken_for_a_leftover_before_its_lock_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locks = []
+
+    def lock(folder: int, how: int) -> None:
+        if not locks:  # another process had it first, and removes what it locked
+            Path(f"/proc/self/fd/{folder}").readlink().rmdir()
+        locks.append(how)
+
+    monkeypatch.setattr("loaderbench.temporary.fcntl.flock", lock)
+    with temporary_folder(tmp_path) as mine:
+        assert mine.is_dir() and len(locks) == 2
 
 
 def test_without_a_shell_a_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

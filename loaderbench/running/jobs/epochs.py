@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,6 +25,7 @@ from loaderbench.running.jobs.table import (
 from loaderbench.running.loop import StepLoop
 from loaderbench.running.rig import Rig, progress_of
 from loaderbench.running.streams import close
+from loaderbench.temporary import temporary_folder
 
 REPORT_S = 0.5
 """Seconds from one message to the next."""
@@ -125,7 +125,7 @@ def time_checkpoints(request: CheckpointsRequest, report: Report) -> Checkpoints
         seconds: list[float] = []
         num_bytes = 0
         try:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".loaderbench-", dir=request.folder)))
+            folder = stack.enter_context(temporary_folder(Path(request.folder)))
             for _ in range(request.times):
                 begun = time.perf_counter()
                 optimizer = workload.optimizer
