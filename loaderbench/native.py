@@ -14,6 +14,7 @@ from pathlib import Path
 
 from loaderbench.errors import UnavailableError
 from loaderbench.images.files import check_own, make_own_folder, user_cache_folder
+from loaderbench.neutral import FOLDER, users_folder
 from loaderbench.temporary import temporary_folder
 
 PROBE_BYTES = 1 << 18
@@ -30,6 +31,8 @@ def compiler() -> list[str]:
     wanted = [os.environ["CC"]] if os.environ.get("CC") else ["cc", "gcc", "clang"]
     for one in wanted:
         command = shlex.split(one)
+        if os.sep in command[0]:
+            command[0] = str(users_folder() / command[0])
         if shutil.which(command[0]):
             return command
     raise UnavailableError(f"no C compiler ({', '.join(wanted)} not found); `apt-get install gcc`")
@@ -102,7 +105,8 @@ def build(source: Path, libraries: Sequence[str] = (), flags: Sequence[str] = ()
         make_own_folder(target.parent)
         with temporary_folder(target.parent) as folder:
             made = folder / target.name
-            done = subprocess.run([*command, str(source), "-o", str(made), *linked], capture_output=True, text=True)
+            building = [*command, str(source), "-o", str(made), *linked]
+            done = subprocess.run(building, capture_output=True, text=True, cwd=FOLDER)
             if done.returncode:
                 lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
                 said = lines[0].replace(str(source), source.name) if lines else f"status {done.returncode}"

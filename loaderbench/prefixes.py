@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from loaderbench import native, plugins
+from loaderbench import native, neutral, plugins
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images.files import check_own, make_own_folder, user_cache_folder
 from loaderbench.temporary import temporary_folder
@@ -149,7 +149,8 @@ def check_machine() -> str:
 
 def _has_header(command: list[str], header: str, include: str) -> bool:
     code = f"#include <stdio.h>\n#include <{header}>\n"
-    done = subprocess.run([*command, f"-I{include}", "-E", "-xc", "-"], input=code, capture_output=True, text=True)
+    looking = [*command, f"-I{include}", "-E", "-xc", "-"]
+    done = subprocess.run(looking, input=code, capture_output=True, text=True, cwd=neutral.FOLDER)
     return done.returncode == 0
 
 
@@ -176,7 +177,8 @@ def _run_pip(
     begun = time.monotonic()
     with (
         tempfile.TemporaryFile("w+") as log,
-        subprocess.Popen(command, stdout=log, stderr=log, env=environ, umask=0o022) as pip,
+        # Not in a neutral folder: its options, which may be variables, name files. It imports nothing from there.
+        subprocess.Popen(command, stdout=log, stderr=log, env=environ, umask=0o022, cwd=neutral.users_folder()) as pip,
     ):
         try:
             while True:
@@ -211,8 +213,9 @@ def _prove(prefix: Path) -> str:
     Raises:
         UnavailableError: it does not load, loads from elsewhere, or is not pillow-simd.
     """
-    environ = with_prefix(prefix, os.environ)
-    done = subprocess.run([sys.executable, "-P", "-c", PROOF], capture_output=True, text=True, env=environ)
+    proving = [sys.executable, "-P", "-c", PROOF]
+    environ = with_prefix(prefix, neutral.environment(os.environ))
+    done = subprocess.run(proving, capture_output=True, text=True, env=environ, cwd=neutral.FOLDER)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
         raise UnavailableError(f"pillow-simd was built, but does not load: {lines[-1]}")

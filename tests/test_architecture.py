@@ -243,6 +243,20 @@ def _annotations(node: ast.AST) -> list[ast.expr]:
     return [annotation for annotation in [*found, node.returns] if annotation is not None]
 
 
+def test_each_process_is_started_in_a_folder_that_was_chosen() -> None:
+    """The current one may be anybody's: a library that a process loads may look for others there."""
+    calls = [
+        (f"{module}:{node.lineno}", {keyword.arg for keyword in node.keywords})
+        for module, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and re.match(r"(subprocess|asyncio|os)\.(\w*[pP]open|run|call|check_\w+|"
+                                                   r"create_subprocess\w*|system|spawn\w+|posix_spawn\w*|exec[lv]\w*)\Z",
+                                                   ast.unparse(node.func))
+    ]  # fmt: skip
+    assert len(calls) > 5
+    assert [where for where, given in calls if "cwd" not in given] == []
+
+
 def test_folders_for_temporary_files_are_made_in_one_place() -> None:
     """There alone one that a killed process left is found again."""
     makers = {
@@ -296,7 +310,7 @@ def test_nobody_keeps_state_in_whether_an_attribute_is_there() -> None:
 # -- the arrows between rooms ------------------------------------------------------------------------------
 
 LEVELS = (
-    {"errors", "plain", "printable", "interrupts", "forks", "temporary"},
+    {"errors", "plain", "printable", "interrupts", "forks", "neutral", "temporary"},
     {"cases"},
     {"recording"},
     {"analysis"},

@@ -36,6 +36,8 @@ from typing import IO, Any, BinaryIO
 import psutil
 import typer.main
 
+from loaderbench.neutral import environment
+
 PRELOADED = (
     "torch", "torchvision", "pydantic", "jinja2", "matplotlib.figure", "matplotlib.backends.backend_agg",
     "matplotlib.backends.backend_svg", "PIL.JpegImagePlugin", "loaderbench.__main__", "loaderbench.commands.app",
@@ -126,10 +128,10 @@ class Warm:
         self, command: list[str], *, pass_fds: tuple[int], env: dict[str, str], stdout: BinaryIO, **more: Any
     ) -> Forked | subprocess.Popen[bytes]:
         """A measuring process as a child of this process, in place of what `Popen` would start."""
-        if not self.can() or at_start(env.items()) != at_start(os.environ.items()):
+        if not self.can() or at_start(env.items()) != at_start(environment(os.environ).items()):
             return subprocess.Popen(command, pass_fds=pass_fds, env=env, stdout=stdout, **more)
         socket.send_fds(self._socket, [b"m"], [pass_fds[0], stdout.fileno()])
-        send(self._socket, {"command": command, "folder": str(Path.cwd()), "environ": env})
+        send(self._socket, {"command": command, "folder": more["cwd"], "environ": env})
         return Forked(receive(self._socket))
 
     def poll(self, pid: int) -> int | None:
@@ -366,10 +368,13 @@ def program(asked: dict[str, Any], descriptors: list[int]) -> Any:
 
 def begin(command: list[str], *, pass_fds: tuple[int], env: dict[str, str], stdout: BinaryIO, **more: Any) -> Any:
     """A measuring process, forked where that gives what starting it would."""
-    if threading.active_count() > 1 or at_start(env.items()) != at_start(os.environ.items()):
+    if threading.active_count() > 1 or at_start(env.items()) != at_start(environment(os.environ).items()):
         return subprocess.Popen(command, pass_fds=pass_fds, env=env, stdout=stdout, **more)
     pid = os.fork()
     if pid == 0:
+        os.environ.clear()
+        os.environ.update(env)
+        os.chdir(more["cwd"])
         as_program(lambda: measuring_process(command, pass_fds[0], stdout.fileno()))
     return Forked(pid)
 

@@ -34,6 +34,7 @@ from loaderbench.images.shards import (
     read_shards,
     write_shards,
 )
+from loaderbench.neutral import standing_in
 
 Progress = Callable[[int, int], None]
 
@@ -309,7 +310,8 @@ class _Litdata(_ShardWriter):
 
 def _litdata_writer() -> Any:
     try:
-        return importlib.import_module("litdata.streaming.writer")
+        with standing_in():  # it imports torch
+            return importlib.import_module("litdata.streaming.writer")
     except ImportError as error:
         raise UnavailableError(f"litdata is not installed ({error}); pip install 'loaderbench[litdata]'") from error
 
@@ -388,7 +390,8 @@ class _Beton(_Writer):
 def _ffcv() -> tuple[Any, Any, Any]:
     """FFCV's types, fields and writer."""
     try:
-        types, fields, writer = (importlib.import_module(f"ffcv.{name}") for name in ("types", "fields", "writer"))
+        with standing_in():  # it imports torch
+            types, fields, writer = (importlib.import_module(f"ffcv.{name}") for name in ("types", "fields", "writer"))
     except (ImportError, OSError) as error:  # OSError: OpenCV's libraries
         raise UnavailableError(f"FFCV is not installed ({error}); {INSTALL_FFCV}") from error
     return types, fields, writer

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from loaderbench.errors import CaseFailed
 from loaderbench.interrupts import interrupts_held
+from loaderbench.neutral import SAFE_PATH
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -45,15 +46,20 @@ def _do_chunk(function: Callable[[Item], Result], chunk: Sequence[Item]) -> list
 
 
 @contextmanager
-def _scripts_hidden() -> Iterator[None]:
+def _for_work_alone() -> Iterator[None]:
     """Processes that are started meanwhile do not run the user's script again, as multiprocessing has it (spawn.py,
-    `get_preparation_data`): without a guard in it, it would wait there for the very work that they are started for."""
-    script = sys.modules["__main__"]
+    `get_preparation_data`): without a guard in it, it would wait there for the very work that they are started for.
+    They import nothing from the current folder, which may be one of images."""
+    script, safe_path = sys.modules["__main__"], os.environ.get(SAFE_PATH)
     sys.modules["__main__"] = ModuleType("__main__")
+    os.environ[SAFE_PATH] = "1"
     try:
         yield
     finally:
         sys.modules["__main__"] = script
+        del os.environ[SAFE_PATH]
+        if safe_path is not None:
+            os.environ[SAFE_PATH] = safe_path
 
 
 def run_parallel(
@@ -73,12 +79,13 @@ def run_parallel(
         for part in chunks:
             yield _do_chunk(function, part)
         return
-    executor = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin_worker)
+    with _for_work_alone():  # its queues start a process that keeps watch over them
+        executor = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin_worker)
     try:
         with interrupts_held():  # a process that is half started would never end
             # The workers inherit the mask: until they ignore Ctrl-C themselves it would print a trace for each.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            with _scripts_hidden():
+            with _for_work_alone():
                 futures = [executor.submit(_do_chunk, function, part) for part in chunks]
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for future in as_completed(futures):

@@ -12,11 +12,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench import neutral
 from loaderbench.recording.output import write_output
 from loaderbench.recording.record import Estimate
 
@@ -105,9 +107,16 @@ def is_narrow(drawing: Drawing) -> bool:
     return float(drawing.get_figwidth()) < (NARROW_IN + WIDTH_IN) / 2
 
 
+def _matplotlib() -> ModuleType:
+    """The package. In the current folder it would obey a `matplotlibrc`, which may be anybody's."""
+    with neutral.standing_in():
+        import matplotlib as mpl
+    return mpl
+
+
 def _drawn(figure: Figure, *, narrow: bool = False) -> Drawing:
     """The figure drawn in the common style."""
-    import matplotlib as mpl
+    mpl = _matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Drawing
 
@@ -144,10 +153,8 @@ def _drawn(figure: Figure, *, narrow: bool = False) -> Drawing:
 
 def svg(figure: Figure, *, narrow: bool = False) -> str:
     """The figure as an <svg> element for a page: colours by CSS variable, unique ids, its description inside."""
-    import matplotlib as mpl
-
     buffer = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": figure.name}):
+    with _matplotlib().rc_context({"svg.fonttype": "none", "svg.hashsalt": figure.name}):
         _drawn(figure, narrow=narrow).savefig(
             buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator"))
         )

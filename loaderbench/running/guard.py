@@ -6,6 +6,8 @@ import contextlib
 import subprocess
 from pathlib import Path
 
+from loaderbench import neutral
+
 SCRIPT = """
 read -r ended && exit 0
 for turn in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30; do
@@ -34,7 +36,7 @@ class Guard:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                cwd="/",
+                cwd=neutral.FOLDER,
                 start_new_session=True,
             )
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from loaderbench import neutral
 from loaderbench.cases.options import is_count
 from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.interrupts import interrupts_held
@@ -118,7 +119,8 @@ class Meeting:
 
     def __enter__(self) -> Meeting:
         """Meet all ranks. Raises CaseFailed where they do not come."""
-        from torch import distributed
+        with neutral.standing_in():
+            from torch import distributed
 
         timeout = timedelta(seconds=JOIN_S)
         try:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+from loaderbench import neutral
 from loaderbench.cases.case import Case
 from loaderbench.devices.select import nvml_ordinal
 from loaderbench.errors import KINDS, CaseFailed, LoaderbenchError, UnavailableError
@@ -88,10 +89,8 @@ class Child:
         with suppress(OSError):  # without a temporary folder only some loaders cannot run, and say so
             self._temporary = TemporaryFolder()
         folder = "" if self._temporary is None else str(self._temporary.path)
-        # Nothing is imported from the current folder, which may be one of images, unless loaderbench itself is there.
-        safe = [] if Path.cwd() == Path(__file__).resolve().parents[2] else ["-P"]
         ours = [folder, str(theirs.fileno()), str(os.getpid())]
-        command = [sys.executable, *safe, "-m", "loaderbench.running.child", *ours]
+        command = [sys.executable, "-P", "-m", "loaderbench.running.child", *ours]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 command,
@@ -99,7 +98,8 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=with_prefix(self._prefix, os.environ),
+                env=with_prefix(self._prefix, neutral.environment(os.environ)),
+                cwd=neutral.FOLDER,
                 start_new_session=True,
             )
         theirs.close()

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from loaderbench import neutral
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 
 DEBIAN_PACKAGES = ("e2fsprogs", "fuse3", "gcc", "iproute2", "libc6-dev", "mount", "user-mode-linux", "util-linux")
@@ -65,7 +66,7 @@ def run_command(*command: str) -> str:
     Raises:
         UnavailableError: it failed; the message holds its last line of stderr.
     """
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=neutral.FOLDER)
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
         raise UnavailableError(f"`{' '.join(command[:3])} …` failed with status {done.returncode}: {said}")

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from loaderbench import neutral
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.interrupts import interrupts_held
 from loaderbench.selftest import cgroups
@@ -99,6 +100,7 @@ def neighbours(number: int) -> Iterator[Neighbours]:
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.PIPE,
                         stderr=subprocess.DEVNULL,
+                        cwd=neutral.FOLDER,
                     )
                 )
         for one in started:

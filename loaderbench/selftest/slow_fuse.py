@@ -25,6 +25,7 @@ from pathlib import Path
 
 import psutil
 
+from loaderbench import neutral
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.interrupts import interrupts_held
 from loaderbench.selftest.base import (
@@ -106,6 +107,8 @@ def _start_daemon(folder: str, tree: str, truth: Truth) -> subprocess.Popen[byte
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            env=neutral.environment(os.environ),
+            cwd=neutral.FOLDER,
             start_new_session=True,
         )
 

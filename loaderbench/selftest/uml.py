@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from loaderbench import native
+from loaderbench import native, neutral
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images.files import exclusive, replace_file
 from loaderbench.interrupts import interrupts_held
@@ -157,6 +157,7 @@ def boot(resources: Resources, arguments: Sequence[str], memory: str, timeout_s:
             stderr=output,
             start_new_session=True,
             env=environment,
+            cwd=neutral.FOLDER,
         )
         resources.sessions.append(uml.pid)
         resources.save()

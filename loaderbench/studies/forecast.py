@@ -91,7 +91,7 @@ def plan_forecast(name: str, options: ForecastOptions, store: Store) -> Forecast
     _tell_what_is_left_out(facts, left_out)
     return ForecastPlan(
         facts=replace(facts, left_out=left_out),
-        checkpoint_to=None if asked.checkpoint_every is None else str(options.checkpoint_to or store.root),
+        checkpoint_to=None if asked.checkpoint_every is None else str((options.checkpoint_to or store.root).absolute()),
         check=options.check,
     )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from torch import nn
 from loaderbench.cases.case import Step
 from loaderbench.devices.base import Device
 from loaderbench.errors import ConfigError
+from loaderbench.neutral import standing_in, users_folder
 from loaderbench.workloads.example import known_size
 from loaderbench.workloads.training import ModelWorkload
 
@@ -34,7 +34,7 @@ def build(
     size = known_size(image_size)
     factory = _imported(detail)
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), standing_in(users_folder()):  # it may read files from there
             torch.manual_seed(seed)
             model = factory()
     except Exception as error:
@@ -57,10 +57,12 @@ def build(
 
 def _imported(path: str) -> Callable[[], Any]:
     module_name, _, name = path.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # last: only the user's own module is wanted from there
+    here = users_folder()
+    if str(here) not in sys.path:
+        sys.path.append(str(here))  # last: only the user's own module is wanted from there
     try:
-        module = importlib.import_module(module_name)
+        with standing_in(here):
+            module = importlib.import_module(module_name)
     except Exception as error:  # whatever the user's module raises
         reason = f"cannot import {module_name}: {_first_line(error)}"
         raise ConfigError(f"--model {path}: {reason}; run where it can be imported, or set PYTHONPATH") from error

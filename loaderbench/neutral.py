@@ -1,0 +1,71 @@
+"""The folder in which our processes start, and large libraries are imported, instead of the user's current one.
+
+A library may look for others in the current folder, which may be a data set's. NVIDIA's libcusparseLt.so.0, which torch
+loads, has the RUNPATH `$ORIGIN:`, and its empty part means that folder (ld.so(8)).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+FOLDER = "/"
+"""Always there, and root's."""
+STARTED_IN = "LOADERBENCH_STARTED_IN"
+"""The variable that tells our processes which folder the user stands in."""
+SAFE_PATH = "PYTHONSAFEPATH"
+"""Set to anything, Python imports nothing from the current folder (`-P`)."""
+PACKAGES = Path(__file__).resolve().parents[1]
+"""The folder that holds the package."""
+OF_FOLDERS = re.compile(r"(?!PYTHONSAFEPATH|PYTHONPLATLIBDIR)(\w*(PATH|HOME|DIR)|LD_PRELOAD|HF_\w+_CACHE)")
+"""Names of variables that hold folders or files: TMPDIR, TORCH_HOME …"""
+LISTS = re.compile(r"\w*PATH|LD_PRELOAD")
+"""Those that hold several, separated by colons."""
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` for a process that starts in FOLDER: relative names of folders are made absolute, and empty parts of
+    paths, which mean the current folder, are left out."""
+    try:
+        here = str(Path.cwd())
+    except FileNotFoundError:  # it was removed: nothing can be relative to it
+        return dict(environ)
+    told = {name: _absolute(name, value, here) for name, value in environ.items()}
+    told[STARTED_IN] = here
+    if Path(here) == PACKAGES:  # loaderbench may be found only because one stands there
+        told["PYTHONPATH"] = os.pathsep.join(filter(None, [told.get("PYTHONPATH"), here]))
+    return told
+
+
+def _absolute(name: str, value: str, here: str) -> str:
+    if OF_FOLDERS.fullmatch(name) is None or "://" in value:
+        return value
+    parts = [part for part in value.split(os.pathsep) if part] if LISTS.fullmatch(name) else [value]
+    return os.pathsep.join(_part(name, part, here) for part in parts)
+
+
+def _part(name: str, part: str, here: str) -> str:
+    is_name = name == "LD_PRELOAD" and os.sep not in part  # the linker looks for it
+    if not part or part.startswith(("~", "$")) or is_name:
+        return part
+    return os.path.join(here, part)
+
+
+def users_folder() -> Path:
+    """The folder that the user stands in, also in a process that started in FOLDER."""
+    return Path(os.environ.get(STARTED_IN) or Path.cwd())
+
+
+@contextmanager
+def standing_in(folder: str | Path = FOLDER) -> Iterator[None]:
+    """Make it the current folder within this context. For all threads: the kernel knows one per process."""
+    here = os.open(".", os.O_PATH)  # its name may be gone
+    try:
+        os.chdir(folder)
+        yield
+    finally:
+        os.fchdir(here)
+        os.close(here)
