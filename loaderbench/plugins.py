@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
+from loaderbench import lacking
 from loaderbench.cases.case import PRECISIONS, Feed, Step
 from loaderbench.cases.traits import (
     FORMAT_NAMES,
@@ -115,7 +116,8 @@ class Table(Generic[Traits]):
         try:
             module = importlib.import_module(plugin.module)
         except ImportError as error:
-            raise UnavailableError(f"{self.kind} '{name}' is not available: {error}") from error
+            why = f"{self.kind} '{name}' is not available: {error}{lacking.memory_for(error)}"
+            raise UnavailableError(why) from error
         missing = [member for member in self.members if not hasattr(module, member)]
         if missing:
             lacks = f"{module.__name__} lacks {' and '.join(missing)}"

@@ -310,7 +310,7 @@ def test_nobody_keeps_state_in_whether_an_attribute_is_there() -> None:
 # -- the arrows between rooms ------------------------------------------------------------------------------
 
 LEVELS = (
-    {"errors", "plain", "printable", "interrupts", "forks", "neutral", "temporary"},
+    {"errors", "plain", "printable", "interrupts", "forks", "neutral", "temporary", "lacking"},
     {"cases"},
     {"recording"},
     {"analysis"},
@@ -377,7 +377,7 @@ def test_nobody_outside_knows_a_loader_or_a_decoder_by_name() -> None:
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
 def test_the_traits_of_a_plugin_are_had_without_its_code(table: Table[Any]) -> None:
     assert {room(name) for name in imports(MODULES["loaderbench.plugins"], late=True)} <= {
-        "cases", "decoders", "errors", *sys.stdlib_module_names,
+        "cases", "decoders", "errors", "lacking", *sys.stdlib_module_names,
     }  # fmt: skip
     for name, plugin in table.built_in.items():
         assert isinstance(plugin.traits, table.traits), name

@@ -40,6 +40,7 @@ from loaderbench.commands import (
 from loaderbench.commands.command import Command, help_alone
 from loaderbench.commands.terminal import echo, show_crash
 from loaderbench.errors import LoaderbenchError
+from loaderbench.lacking import NO_THREAD, memory
 
 app = typer.Typer(
     name="loaderbench",
@@ -100,8 +101,6 @@ app.add_typer(dataset.app, name="dataset")
 app.add_typer(model.app, name="model")
 
 
-NO_THREAD = "can't start new thread"
-"""What Python says."""
 MORE_PROCESSES = "this user may have no more processes and threads: raise `ulimit -u`, or end some"
 
 
@@ -159,7 +158,7 @@ def main() -> None:
     except RuntimeError as error:
         if str(error) != NO_THREAD:
             raise
-        code, message = 1, f"{error}: {MORE_PROCESSES}"
+        code, message = 1, f"{error}{memory() or f': {MORE_PROCESSES}'}"
     except OSError as error:  # standard output is full, a file that no command expects to fail
         hint = MORE_PROCESSES if error.errno == errno.EAGAIN else None
         code, message = 1, ": ".join(str(part) for part in (error.filename, error.strerror or error, hint) if part)

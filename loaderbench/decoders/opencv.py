@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench import lacking
 from loaderbench.decoders.arrays import crop_resize_array, put
 from loaderbench.decoders.base import DecodeError, Geometry, read_size
 from loaderbench.decoders.pillow import PillowDecoder
@@ -17,8 +18,8 @@ from loaderbench.plain import JsonObject
 
 try:
     import cv2
-except ImportError as error:
-    raise UnavailableError(f"OpenCV is not installed ({error}); pip install 'loaderbench[opencv]'") from error
+except lacking.LOAD_ERRORS as error:
+    raise lacking.package("OpenCV", error, "pip install 'loaderbench[opencv]'") from error
 
 RESIZES = {
     "antialias": "torch antialiased bilinear, uint8",

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
+from loaderbench import lacking
+from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.images.files import CONVERTED_RECORD, exclusive, holds_foreign_files, replace_file
 from loaderbench.images.index import ImageIndex, index_images
 from loaderbench.images.jpeg import CMYK_COMPONENTS
@@ -312,8 +313,8 @@ def _litdata_writer() -> Any:
     try:
         with standing_in():  # it imports torch
             return importlib.import_module("litdata.streaming.writer")
-    except ImportError as error:
-        raise UnavailableError(f"litdata is not installed ({error}); pip install 'loaderbench[litdata]'") from error
+    except lacking.LOAD_ERRORS as error:
+        raise lacking.package("litdata", error, "pip install 'loaderbench[litdata]'") from error
 
 
 class _Beton(_Writer):
@@ -392,8 +393,8 @@ def _ffcv() -> tuple[Any, Any, Any]:
     try:
         with standing_in():  # it imports torch
             types, fields, writer = (importlib.import_module(f"ffcv.{name}") for name in ("types", "fields", "writer"))
-    except (ImportError, OSError) as error:  # OSError: OpenCV's libraries
-        raise UnavailableError(f"FFCV is not installed ({error}); {INSTALL_FFCV}") from error
+    except lacking.LOAD_ERRORS as error:
+        raise lacking.package("FFCV", error, INSTALL_FFCV) from error
     return types, fields, writer
 
 

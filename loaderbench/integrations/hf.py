@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from loaderbench import lacking
 from loaderbench.cases.options import RESULTS
-from loaderbench.errors import UnavailableError
 from loaderbench.integrations.phases import TrainerWatch
 from loaderbench.recording.record import RunRecord
 
 try:
     from transformers import TrainerCallback
 except ImportError as error:
-    why = f"loaderbench.integrations.hf needs transformers: pip install transformers ({error})"
-    raise UnavailableError(why) from error
+    raise lacking.package("transformers", error, "pip install transformers") from error
 
 
 class Watch(TrainerCallback):  # type: ignore[misc]

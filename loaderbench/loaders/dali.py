@@ -32,7 +32,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.dlpack import from_dlpack
 
-from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
+from loaderbench import lacking
+from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.images.index import ImageIndex
 from loaderbench.loaders import nvtx_times
 from loaderbench.loaders.base import Batch, LoaderContext, check_no_decoder, check_workers
@@ -54,8 +55,8 @@ from loaderbench.temporary import temporary_folder
 NO_RANGES = nvtx_times.inject()  # before DALI is imported: NVTX looks for a receiver only once
 try:
     dali: Any = importlib.import_module("nvidia.dali")  # untyped: its stubs lack its own enums
-except ImportError as error:
-    raise UnavailableError(f"DALI is not installed ({error}); pip install 'loaderbench[dali]'") from error
+except lacking.LOAD_ERRORS as error:
+    raise lacking.package("DALI", error, "pip install 'loaderbench[dali]'") from error
 fn, types = dali.fn, dali.types
 
 

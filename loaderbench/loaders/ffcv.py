@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
+from loaderbench import lacking
+from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.images.convert import BETON_FIELDS, INSTALL_FFCV, broken_images
 from loaderbench.loaders.base import (
     MAX_STEPS_IN_FLIGHT,
@@ -56,8 +57,8 @@ try:
     transforms: Any = importlib.import_module("ffcv.transforms")
     EpochIterator: Any = importlib.import_module("ffcv.loader.epoch_iterator").EpochIterator
     numba: Any = importlib.import_module("numba")
-except (ImportError, OSError) as error:  # OSError: OpenCV's libraries, which it loads itself
-    raise UnavailableError(f"FFCV is not installed ({error}); {INSTALL_FFCV}") from error
+except lacking.LOAD_ERRORS as error:
+    raise lacking.package("FFCV", error, INSTALL_FFCV) from error
 
 ITERATOR_BATCHES = 256
 """Batches of one FFCV iterator: an endless stream chains iterators, since each takes its whole order in advance."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from loaderbench.errors import UnavailableError
+from loaderbench import lacking
 from loaderbench.loaders.base import Batch, LoaderContext, check_workers
 from loaderbench.loaders.sample_calls import LibraryLoader, Sample, SampleCalls
 from loaderbench.loaders.samples import make_decoder
@@ -24,8 +24,8 @@ from loaderbench.plain import JsonObject
 
 try:
     grain: Any = importlib.import_module("grain.python")
-except ImportError as error:
-    raise UnavailableError(f"Grain is not installed ({error}); pip install 'loaderbench[grain]'") from error
+except lacking.LOAD_ERRORS as error:
+    raise lacking.package("Grain", error, "pip install 'loaderbench[grain]'") from error
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import default_collate
 
+from loaderbench import lacking
 from loaderbench.decoders.base import DecodeError
-from loaderbench.errors import CaseFailed, UnavailableError
+from loaderbench.errors import CaseFailed
 from loaderbench.loaders.base import LoaderContext, check_workers
 from loaderbench.loaders.multiprocess import MultiprocessLoader
 from loaderbench.loaders.multiprocess import Options as WorkerOptions
@@ -32,10 +33,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # local files need no hub
 try:
     importlib.import_module("datasets.arrow_dataset")  # a folder named `datasets` would be found as a package, too
     datasets: Any = importlib.import_module("datasets")
-except ImportError as error:
-    raise UnavailableError(
-        f"Hugging Face datasets is not installed ({error}); pip install 'loaderbench[hf-datasets]'"
-    ) from error
+except lacking.LOAD_ERRORS as error:
+    raise lacking.package("Hugging Face datasets", error, "pip install 'loaderbench[hf-datasets]'") from error
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from loaderbench.errors import CaseFailed, UnavailableError
+from loaderbench import lacking
+from loaderbench.errors import CaseFailed
 from loaderbench.images.shards import ShardSet, check_inside, names_of
 from loaderbench.loaders.base import LoaderContext, check_workers
 from loaderbench.loaders.samples import SpanClock
@@ -29,8 +30,8 @@ from loaderbench.loaders.shard_stream import Encoded, ShardDataset, ShardLoader
 os.environ.setdefault("LITDATA_DISABLE_VERSION_CHECK", "1")  # else it would ask a registry for a newer version
 try:
     litdata: Any = importlib.import_module("litdata")
-except ImportError as error:
-    raise UnavailableError(f"litdata is not installed ({error}); pip install 'loaderbench[litdata]'") from error
+except lacking.LOAD_ERRORS as error:
+    raise lacking.package("litdata", error, "pip install 'loaderbench[litdata]'") from error
 
 INDEX_FILE = "index.json"
 

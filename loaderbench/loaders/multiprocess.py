@@ -29,6 +29,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.forks import collector_at_rest, leave_garbage
+from loaderbench.lacking import memory
 from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, SPAN_FIELDS, Batch, LoaderContext, check_workers
 from loaderbench.loaders.samples import FailureLimit
 from loaderbench.loaders.torch_dataset import BatchDataset, Payload, RequestStream, to_batch
@@ -174,9 +175,9 @@ class MultiprocessLoader:
                 continue
             if code > 0:
                 raise CaseFailed(f"worker {number} (pid {worker.pid}) ended with exit code {code}")
-            hint = {signal.SIGKILL: " (out of memory?)", signal.SIGBUS: " (/dev/shm full?)"}.get(-code, "")
+            hint = {signal.SIGKILL: " (out of memory?)", signal.SIGBUS: " (/dev/shm full?)"}.get(-code, memory())
             if -code == signal.SIGABRT:
-                hint = _last_words(self._stderr_bytes)
+                hint = _last_words(self._stderr_bytes) + memory()
             raise CaseFailed(f"worker {number} (pid {worker.pid}) was killed by signal {-code}{hint}")
         self._failed = False
 

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from loaderbench import lacking
 from loaderbench.cases.options import is_count
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.loaders.base import Batch, LoaderContext, check_workers
@@ -38,8 +39,8 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 try:
     ray: Any = importlib.import_module("ray")
     ray_data: Any = importlib.import_module("ray.data")
-except ImportError as error:
-    raise UnavailableError(f"Ray is not installed ({error}); pip install 'loaderbench[ray]'") from error
+except lacking.LOAD_ERRORS as error:
+    raise lacking.package("Ray", error, "pip install 'loaderbench[ray]'") from error
 
 EXECUTION_BATCHES = 256
 """Batches of one execution: an endless stream chains executions, since Ray plans each block in advance."""

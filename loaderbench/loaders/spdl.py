@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from loaderbench import lacking
 from loaderbench.decoders.base import DecodeError, Geometry, read_header
 from loaderbench.errors import CaseFailed, UnavailableError
 from loaderbench.loaders.base import Batch, LoaderContext, check_no_decoder, check_workers
@@ -35,10 +36,9 @@ DEBIAN_PACKAGES = "libavdevice59 libavfilter8 libavformat59"
 try:
     spdl: Any = importlib.import_module("spdl.io")
     builder: Any = importlib.import_module("spdl.pipeline")
-except ImportError as error:
-    raise UnavailableError(
-        f"SPDL is not installed ({error}); apt-get install {DEBIAN_PACKAGES}, then pip install 'loaderbench[spdl]'"
-    ) from error
+except lacking.LOAD_ERRORS as error:
+    install = f"apt-get install {DEBIAN_PACKAGES}, then pip install 'loaderbench[spdl]'"
+    raise lacking.package("SPDL", error, install) from error
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from loaderbench.errors import CaseFailed, UnavailableError
+from loaderbench import lacking
+from loaderbench.errors import CaseFailed
 from loaderbench.loaders.base import Batch, LoaderContext, check_no_decoder, check_workers
 from loaderbench.loaders.sound_files import find_broken, sound_positions
 from loaderbench.loaders.transform import (
@@ -40,8 +41,8 @@ from loaderbench.plain import JsonObject
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 try:
     tf: Any = importlib.import_module("tensorflow")
-except ImportError as error:
-    raise UnavailableError(f"TensorFlow is not installed ({error}); pip install 'loaderbench[tf-data]'") from error
+except lacking.LOAD_ERRORS as error:
+    raise lacking.package("TensorFlow", error, "pip install 'loaderbench[tf-data]'") from error
 
 
 @dataclass(frozen=True)

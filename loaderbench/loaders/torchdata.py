@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from loaderbench.errors import UnavailableError
+from loaderbench import lacking
 from loaderbench.loaders.base import Batch, LoaderContext, check_workers
 from loaderbench.loaders.order import BatchPlan, plan_batches
 from loaderbench.loaders.sample_calls import LibraryLoader, SampleCalls
@@ -25,8 +25,8 @@ from loaderbench.plain import JsonObject
 
 try:
     nodes: Any = importlib.import_module("torchdata.nodes")
-except ImportError as error:
-    raise UnavailableError(f"torchdata is not installed ({error}); pip install 'loaderbench[torchdata]'") from error
+except lacking.LOAD_ERRORS as error:
+    raise lacking.package("torchdata", error, "pip install 'loaderbench[torchdata]'") from error
 
 MAPPER_AHEAD = 2
 """Batches a worker that ParallelMapper keeps in flight (`max_concurrent`, 2 × num_workers, cannot be raised)."""

@@ -17,15 +17,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
+from loaderbench import lacking
+from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.loaders.base import LoaderContext, check_workers
 from loaderbench.loaders.samples import SpanClock
 from loaderbench.loaders.shard_stream import Encoded, ShardDataset, ShardLoader
 
 try:
     wds: Any = importlib.import_module("webdataset")
-except ImportError as error:
-    raise UnavailableError(f"WebDataset is not installed ({error}); pip install 'loaderbench[webdataset]'") from error
+except lacking.LOAD_ERRORS as error:
+    raise lacking.package("WebDataset", error, "pip install 'loaderbench[webdataset]'") from error
 
 EVICT_BYTES = 1 << 20
 """The reader drops pages that it has read in steps of this many bytes."""

@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from loaderbench.errors import LoaderbenchError
+from loaderbench.lacking import memory_for
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.progress import Message, Report
 from loaderbench.running.jobs.table import Answer, Job
@@ -84,7 +85,7 @@ def _answer(job: Job[Any, Any], request: Any, report: Report) -> Answer:
         with contextlib.suppress(OSError):  # the log's storage is full
             traceback.print_exc()
         first_line = (str(error).strip().splitlines() or ["no message"])[0]
-        message = f"{type(error).__name__}: {first_line} (trace in worker.log)"
+        message = f"{type(error).__name__}: {first_line}{memory_for(error)} (trace in worker.log)"
         return Answer(None, Failure(type(error).__name__, message))
 
 

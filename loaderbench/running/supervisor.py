@@ -25,6 +25,7 @@ from loaderbench.errors import KINDS, CaseFailed, LoaderbenchError, UnavailableE
 from loaderbench.images.cache_state import remove_leftovers
 from loaderbench.images.index import first_image
 from loaderbench.interrupts import interrupts_held
+from loaderbench.lacking import memory
 from loaderbench.machine import environment
 from loaderbench.prefixes import prefix_of, with_prefix
 from loaderbench.recording.caveats import Caveat
@@ -414,6 +415,7 @@ def end_session(process: subprocess.Popen[bytes], grace_s: float = GRACE_S) -> N
 DEATH_HINTS = {
     "SIGKILL": " (out of memory? try a smaller --batch-size)",
     "SIGINT": " (OpenBLAS ends so where it may start no more threads: `ulimit -u`)",
+    "SIGTERM": "",
     "SIGXCPU": " (`ulimit -t`)",
 }
 
@@ -421,10 +423,10 @@ DEATH_HINTS = {
 def _how_it_died(returncode: int | None, log: Path, has_loader: bool) -> str:
     if returncode is not None and returncode < 0:
         name = signal.Signals(-returncode).name
-        hint = DEATH_HINTS.get(name, "")
+        hint = DEATH_HINTS[name] if name in DEATH_HINTS else memory()
         if has_loader:
             hint = hint.replace("try ", "try fewer --workers or ")
         return f"the measuring process was killed by {name}{hint}"
     lines = log.read_text(errors="replace").strip().splitlines()
     last = f": {lines[-1]}" if lines else ""
-    return f"the measuring process ended with status {returncode}{last}"
+    return f"the measuring process ended with status {returncode}{last}{memory()}"

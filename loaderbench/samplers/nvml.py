@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from loaderbench import lacking
 from loaderbench.cases.options import is_count
 from loaderbench.errors import UnavailableError
 from loaderbench.printable import short
@@ -47,8 +48,8 @@ def open_nvml(nvml: Any = None) -> Any:
     if nvml is None:
         try:
             nvml = importlib.import_module("pynvml")
-        except ImportError as error:
-            raise UnavailableError("pynvml is not installed; `pip install nvidia-ml-py` to sample the GPU") from error
+        except lacking.LOAD_ERRORS as error:
+            raise lacking.package("pynvml", error, "`pip install nvidia-ml-py` to sample the GPU") from error
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:

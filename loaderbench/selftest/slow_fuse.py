@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psutil
 
-from loaderbench import neutral
+from loaderbench import lacking, neutral
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.interrupts import interrupts_held
 from loaderbench.selftest.base import (
@@ -51,8 +51,9 @@ def check_available() -> None:
         )
     try:
         importlib.import_module("mfusepy")
-    except ImportError:
-        raise UnavailableError("slow_fuse needs mfusepy; install loaderbench with the extra `beds`") from None
+    except ImportError as error:
+        install = "install loaderbench with the extra `beds`"
+        raise lacking.package("mfusepy, which slow_fuse needs,", error, install) from error
     except OSError as error:  # importing mfusepy loads libfuse
         raise UnavailableError(f"slow_fuse needs libfuse ({error}); install Debian's package fuse3") from error
     if os.geteuid() != 0:

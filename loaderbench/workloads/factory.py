@@ -41,6 +41,8 @@ def build(
         raise ConfigError(f"--model {detail}: {_first_line(error)}") from error
     if not isinstance(model, nn.Module):
         raise ConfigError(f"--model {detail} returns a {type(model).__name__}, not a torch.nn.Module")
+    if step.mode == "train" and not any(weights.requires_grad for weights in model.parameters()):
+        raise ConfigError(f"--model {detail} has no parameters that train: give --mode infer, or a model with some")
     num_outputs = _num_outputs(model, detail, (step.channels, size, size))
     if num_outputs < num_classes:
         raise ConfigError(f"--model {detail} has {num_outputs} outputs, and the data set {num_classes} classes")

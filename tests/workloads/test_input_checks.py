@@ -177,6 +177,29 @@ def test_the_user_s_model_gets_images_of_the_channels_asked_for(own: str) -> Non
         build(own, 8)
 
 
+class Bare(nn.Module):
+    """Nothing to train."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.flatten(1)[:, :10]
+
+
+class Frozen(OneChannel):
+    def __init__(self) -> None:
+        super().__init__()
+        self.requires_grad_(False)
+
+
+@pytest.mark.parametrize("kind", [Bare, Frozen])
+def test_the_user_s_model_without_anything_to_train_only_infers(kind: type[nn.Module], own: str) -> None:
+    sys.modules["own_model_of_a_test"].one_channel = kind  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"^--model own\S+ has no parameters that train: give --mode infer"):
+        build(own, 8, channels=1)
+    workload = build(own, 8, channels=1, mode="infer")
+    workload.step(*workload.example("float32"))
+    assert len(workload.last_output) == 2
+
+
 def test_the_user_s_batch_norm_in_a_batch_of_one_is_told_as_what_it_is(own: str) -> None:
     workload = build(own, 4, channels=1, batch_size=1)  # 3×3 at stride 2 leaves one value
     with pytest.raises(BatchTooSmall, match="cannot train on batches of one image of 4×4"):
