@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Generator
@@ -116,6 +117,12 @@ def small_set(tmp_path_factory: pytest.TempPathFactory, photographs: list[NDArra
     for side in (96, 128):
         write_tree(root / str(side), photographs, [(side, side)] * 48)
     return root
+
+
+@pytest.fixture(scope="session")
+def set_copy(small_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of `small_set`, as on another storage. Read only."""
+    return Path(shutil.copytree(small_set, tmp_path_factory.mktemp("set_copy") / "set"))
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import commands
@@ -45,13 +46,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in [*folder.iterdir()]:
         path.with_name(f"passport POISON {path.name}").write_bytes(path.read_bytes()[:400])
         path.unlink()
+    shutil.copytree(photos / "64", home / "POISON copy")
     (home / "netPOISON.py").write_text(NETWORK)
     (home / "scriptPOISON.py").write_text(SCRIPT)
     of_model = ("netPOISON:poison", "--device", "cpu", "--input-size", "64", "--batch-size", "4")
     for *command, code in (
         ["run", photos / "64", *TINY, "--tag", "tag POISON", "--max-failures", "1", 0],
         ["run", photos / "64", "--device", "cpu", "--model", "netPOISON:broken", "--duration", "1", 2],
-        ["compare", f"sidePOISON={photos / '64'}", f"nvme={photos / '64'}", "--rounds", "1", "--cache", "as-is",
+        ["compare", f"sidePOISON={photos / '64'}", f"nvme={home / 'POISON copy'}", "--rounds", "1", "--cache", "as-is",
          "--max-failures", "1", *TINY, 0],
         ["watch", "scriptPOISON.py", 0],
         ["model", "layers", *of_model, "--steps", "5", 0],

@@ -30,7 +30,7 @@ SHORT = ("--steps", "6", "--warmup", "2", "--duration", "2", "--arms", "device,r
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
-def command_lines(small_set: Path, random: Random) -> list[object]:
+def command_lines(small_set: Path, set_copy: Path, random: Random) -> list[object]:
     data, workers = small_set / "96", random.choice(["1", "2"])
     loader = random.choice(["multiprocess", "threaded", "serial"])
     several = ["serial,multiprocess", "threaded,synthetic"][random.randrange(2)]
@@ -42,7 +42,7 @@ def command_lines(small_set: Path, random: Random) -> list[object]:
             [
                 "compare",
                 f"a={data}",
-                f"b={small_set / '96'}",
+                f"b={set_copy / '96'}",
                 *DEVICE,
                 "--workers",
                 workers,
@@ -111,13 +111,13 @@ def check_store(results: Path, before: dict[str, bytes], what: str) -> None:
 
 @pytest.mark.parametrize("part", range(NUM_KILLS // KILLS_A_TEST))
 def test_a_kill_at_any_moment_leaves_nobody_and_loses_nothing(
-    part: int, small_set: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    part: int, small_set: Path, set_copy: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     temporary = tmp_path_factory.mktemp("t")
     results, before = tmp_path / "results", dict[str, bytes]()
     for number in range(part * KILLS_A_TEST, (part + 1) * KILLS_A_TEST):
         random = Random(f"{SEED} {number}")
-        line = command_lines(small_set, random)
+        line = command_lines(small_set, set_copy, random)
         moment, signal_number = random.uniform(0, MOST_S), random.choice([9, 9, 9, signal.SIGTERM, signal.SIGINT, 1])
         command = Command([*line, "--results", results], variables={"TMPDIR": str(temporary)})
         time.sleep(moment)  # the random moment itself, not a wait for something

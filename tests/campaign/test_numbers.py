@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from random import Random
 
@@ -37,11 +38,14 @@ def request(command: str, images: Path, folder: Path) -> list[str | Path]:
     results.touch()
     (folder / "trace.json").write_text(json.dumps({"traceEvents": []}))
     closed: list[str | Path] = ["--results", results]
+    copy = folder / "copy"
+    if command == "compare" and not copy.exists():
+        shutil.copytree(images, copy)
     emulated: list[str | Path] = [images, "--device", "emulated", *closed]
     model: list[str | Path] = ["lenet", "--device", "cpu", *closed]
     return {
         "run": [*emulated, "--dry-run"], "sweep": [*emulated, "--dry-run"], "tune": [*emulated, "--dry-run"],
-        "compare": [f"a={images}", f"b={images}", "--device", "emulated", "--dry-run", *closed],
+        "compare": [f"a={images}", f"b={copy}", "--device", "emulated", "--dry-run", *closed],
         "capacity": [*emulated, "--max-ranks", "1", "--batch-size", "4"],
         "forecast": ["latest", *closed], "gaps": [folder / "trace.json"], "ledger": closed,
         "precision": ["--device", "cpu", *closed], "selftest": ["--device", "cpu", "--only", "nosuch", *closed],

@@ -25,13 +25,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")
-def measured(small_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def measured(small_set: Path, set_copy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with four runs, a study of two of them, and a comparison of two data sets."""
     results = tmp_path_factory.mktemp("measured")
     for ended in (
         commands.run("sweep", small_set, "--loader", "serial,threaded", *ARGUMENTS, "--results", results),
         commands.run(
-            "compare", f"a={small_set / '96'}", f"b={small_set / '96'}", "--rounds", "1", "--cache", "as-is",
+            "compare", f"a={small_set / '96'}", f"b={set_copy / '96'}", "--rounds", "1", "--cache", "as-is",
             *TINY, "--results", results,
         ),
     ):  # fmt: skip

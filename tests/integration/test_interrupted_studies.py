@@ -41,13 +41,13 @@ class Kind:
 
 
 @pytest.fixture
-def kinds(small_set: Path) -> dict[str, Kind]:
+def kinds(small_set: Path, set_copy: Path) -> dict[str, Kind]:
     fast = ("--res", "96", *TINY, "--repeats", "50", "--arms", "real")
     return {
         "sweep": Kind(("sweep", small_set, "--loader", "serial,synthetic", *fast), "*/run.json", 2),
         "compare": Kind(
             (
-                "compare", f"a={small_set}", f"b={small_set}", "--res", "96", *TINY, "--rounds", "50",
+                "compare", f"a={small_set}", f"b={set_copy}", "--res", "96", *TINY, "--rounds", "50",
                 "--cache", "warm", "--arms", "real", "--loader", "threaded",
             ),
             "*/run.json",
