@@ -6,13 +6,10 @@ image besides reading it must be the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import numpy as np
 
-from loaderbench import plugins
 from loaderbench.cases.case import Case
 from loaderbench.errors import UnavailableError
 from loaderbench.loaders.base import Loader
@@ -21,54 +18,15 @@ from loaderbench.recording.progress import Report
 from loaderbench.recording.studies import AlikeFacts
 from loaderbench.running.cache import RamCopy
 from loaderbench.running.heap import keep_freed_memory
-from loaderbench.running.jobs.table import Job
 from loaderbench.running.rig import Rig
 from loaderbench.running.streams import close
+from loaderbench.selftest.jobs import AlikeRequest
 
-SIZES, QUICK_SIZES = (256, 512, 1024), (512,)
 TURNS = 6
 """Of each loader. The first warms it up and is left out."""
 ROUNDS_A_TURN = 4
 """Batches of each worker in a turn, after those that were begun before it."""
 COPY_BYTES = 1 << 30
-
-
-@dataclass(frozen=True)
-class Combination:
-    """A loader with a decoder, on images of one size."""
-
-    loader: str
-    decoder: str
-    resolution: int
-
-    @property
-    def name(self) -> str:
-        return f"alike-{self.loader}-{self.decoder}-{self.resolution}"
-
-
-def combinations(*, quick: bool) -> Iterator[Combination]:
-    """Yield every self-tested loader that decodes with our decoders × decoder × size; the quick set has the default
-    loader and decoder alone."""
-    for loader, traits in plugins.LOADERS.known().items():
-        if not traits.self_tested or traits.decodes != "ours":
-            continue
-        own = plugins.loader_choice(loader).decoder
-        for decoder in plugins.DECODERS.known():
-            is_default = loader == plugins.DEFAULT_LOADER and own is not None and decoder == own.name
-            for size in (QUICK_SIZES if is_default else ()) if quick else SIZES:
-                yield Combination(loader, decoder, size)
-
-
-@dataclass(frozen=True)
-class AlikeRequest:
-    """One combination, as a case over its data set."""
-
-    name: str
-    case: Case
-
-    @property
-    def waits_for(self) -> str:
-        return f"the storage under {self.case.subject.dataset}"
 
 
 def measure_alike(request: AlikeRequest, report: Report) -> AlikeFacts:
@@ -103,6 +61,3 @@ def _turn(loader: Loader, case: Case, epoch: int) -> tuple[float, float]:
     num_images = len(table) * case.step.batch_size
     cpu_ns = (table[:, SPAN["cpu_ns"]] - table[:, SPAN["read_cpu_ns"]]).sum()
     return float(cpu_ns) / 1e9 / num_images, float(table[:, SPAN["minor_faults"]].sum()) / num_images
-
-
-ALIKE: Job[AlikeRequest, AlikeFacts] = Job("loaderbench.selftest.alike", "measure_alike")

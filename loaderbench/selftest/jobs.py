@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loaderbench.cases.case import Case
+from loaderbench.recording.studies import AlikeFacts
 from loaderbench.running.jobs.table import Job
 from loaderbench.selftest.disturbers import Disturber
 from loaderbench.selftest.injections import Injection
@@ -64,6 +65,19 @@ class WallTimeRequest:
         return f"the storage under {self.sides[0].case.subject.dataset}"
 
 
+@dataclass(frozen=True)
+class AlikeRequest:
+    """One combination, as a case over its data set."""
+
+    name: str
+    case: Case
+
+    @property
+    def waits_for(self) -> str:
+        return f"the storage under {self.case.subject.dataset}"
+
+
 LOADER_SECONDS: Job[LoaderTimeRequest, float] = Job("loaderbench.selftest.truth", "loader_seconds")
 DEVICE_SECONDS: Job[DeviceTimeRequest, float] = Job("loaderbench.selftest.truth", "device_seconds")
 WALL_SECONDS: Job[WallTimeRequest, list[float]] = Job("loaderbench.selftest.truth", "wall_seconds")
+ALIKE: Job[AlikeRequest, AlikeFacts] = Job("loaderbench.selftest.alike", "measure_alike")

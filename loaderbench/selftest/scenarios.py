@@ -25,6 +25,8 @@ MAGNITUDES = (1.4, 2.0, 3.0)
 """Step time with the cause ÷ step time of the device alone."""
 WARM_MAGNITUDE = 2.0
 """Of the cases in which the files are in memory and only their opens are slow."""
+ALIKE_SIZES, QUICK_ALIKE_SIZES = (256, 512, 1024), (512,)
+"""Of images, where the arms of a loader are compared."""
 DEVICE_TO_LOADER = 2.0
 """Least device time ÷ loader time, so that a run without a cause is bound by compute."""
 
@@ -115,3 +117,29 @@ def _hard(loader: str, traits: LoaderTraits, *, quick: bool) -> Iterator[Scenari
         for magnitude in one.magnitudes[: 1 if quick else None]:
             label = f"{loader}-{one.cause}-x{magnitude:g}@{name.replace(' ', '-')}"
             yield Scenario(label, loader, one.cause, magnitude, one.bed, name, one.warm, one.device_to_loader)
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A loader with a decoder, on images of one size."""
+
+    loader: str
+    decoder: str
+    resolution: int
+
+    @property
+    def name(self) -> str:
+        return f"alike-{self.loader}-{self.decoder}-{self.resolution}"
+
+
+def combinations(*, quick: bool) -> Iterator[Combination]:
+    """Yield every self-tested loader that decodes with our decoders × decoder × size; the quick set has the default
+    loader and decoder alone."""
+    for loader, traits in plugins.LOADERS.known().items():
+        if not traits.self_tested or traits.decodes != "ours":
+            continue
+        own = plugins.loader_choice(loader).decoder
+        for decoder in plugins.DECODERS.known():
+            is_default = loader == plugins.DEFAULT_LOADER and own is not None and decoder == own.name
+            for size in (QUICK_ALIKE_SIZES if is_default else ()) if quick else ALIKE_SIZES:
+                yield Combination(loader, decoder, size)

@@ -35,9 +35,9 @@ from loaderbench.recording.studies import (
 )
 from loaderbench.running.supervisor import Child, JobFailed, KeptChild
 from loaderbench.selftest import disturbers, slow_fuse, throttled_loop
-from loaderbench.selftest.alike import ALIKE, AlikeRequest, Combination, combinations
 from loaderbench.selftest.bench import BedMissing, Bench
-from loaderbench.selftest.scenarios import Scenario, scenarios
+from loaderbench.selftest.jobs import ALIKE, AlikeRequest
+from loaderbench.selftest.scenarios import Combination, Scenario, combinations, scenarios
 from loaderbench.studies.measure import measure_in, quiet
 from loaderbench.temporary import temporary_folder
 

@@ -31,7 +31,7 @@ from loaderbench.recording.studies import Left, ScenarioFacts, ScenarioOutcome, 
 from loaderbench.reporting.selftest import print_selftest
 from loaderbench.running.supervisor import Child, JobFailed
 from loaderbench.selftest import study as study_module
-from loaderbench.selftest.alike import ALIKE, AlikeRequest
+from loaderbench.selftest.jobs import ALIKE, AlikeRequest
 from loaderbench.selftest.scenarios import BUILT_IN, HARD, scenarios
 from loaderbench.selftest.study import SelfTestRequest, SelfTestStudy
 from loaderbench.studies.measure import quiet

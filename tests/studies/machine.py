@@ -19,13 +19,14 @@ from loaderbench.recording.store import RunFolder
 from loaderbench.recording.studies import AlikeFacts
 from loaderbench.running.jobs.table import MEASURE, SCREEN, Job, Judge, MeasureRequest, ScreenRequest
 from loaderbench.running.supervisor import JobFailed, KeptChild
-from loaderbench.selftest.alike import ALIKE, AlikeRequest
 from loaderbench.selftest.bench import CPU_MODEL
 from loaderbench.selftest.injections import Injection
 from loaderbench.selftest.jobs import (
+    ALIKE,
     DEVICE_SECONDS,
     LOADER_SECONDS,
     WALL_SECONDS,
+    AlikeRequest,
     DeviceTimeRequest,
     LoaderTimeRequest,
     WallTimeRequest,
