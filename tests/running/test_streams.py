@@ -200,6 +200,7 @@ def test_a_window_of_a_stream_that_goes_on_holds_no_batch_that_was_ready_before(
         assert one.num_drained is not None
 
 
+@pytest.mark.alone
 def test_a_window_that_goes_straight_on_has_more_steps_of_the_same_time(image_tree: Path) -> None:
     # without `device`, beside which `free` is left out for want of time
     arms = (Arm.RAM, Arm.REAL, Arm.FREE)
