@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from commands import TINY, run
+from commands import TINY, call, run
 
 import loaderbench
 from loaderbench import lacking
@@ -114,6 +114,22 @@ def test_a_limit_is_named_for_errors_that_it_gives(
 ) -> None:
     limits(RLIMIT_AS=1 << 30)
     assert bool(lacking.memory_for(error)) == is_of_memory
+
+
+def test_the_command_itself_names_a_limit_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: Callable[..., None]
+) -> None:
+    def no_room(*_: object) -> None:
+        raise NO_ROOM
+
+    monkeypatch.setattr("loaderbench.recording.store.Store.__init__", no_room)
+    limits(RLIMIT_AS=200 << 20)
+    done = call("list", "--results", tmp_path)
+    assert done.code == 1 and done.err.count("\n") == 1
+    assert done.err.startswith("loaderbench: libx.so: failed to map segment") and "`ulimit -v` allows 200" in done.err
+    limits()
+    with pytest.raises(ImportError):  # a fault of ours, or of the installation
+        call("list", "--results", tmp_path)
 
 
 def test_no_other_module_calls_something_not_installed_for_an_error() -> None:

@@ -40,7 +40,7 @@ from loaderbench.commands import (
 from loaderbench.commands.command import Command, help_alone
 from loaderbench.commands.terminal import echo, show_crash
 from loaderbench.errors import LoaderbenchError
-from loaderbench.lacking import NO_THREAD, memory
+from loaderbench.lacking import NO_THREAD, memory_for
 
 app = typer.Typer(
     name="loaderbench",
@@ -155,10 +155,11 @@ def main() -> None:
         code = 130
     except RecursionError:
         code, message = 1, "a tree of folders, or a file's content, is nested too deeply"
-    except RuntimeError as error:
-        if str(error) != NO_THREAD:
+    except (RuntimeError, ImportError, MemoryError) as error:
+        limited = memory_for(error)
+        if not limited and str(error) != NO_THREAD:
             raise
-        code, message = 1, f"{error}{memory() or f': {MORE_PROCESSES}'}"
+        code, message = 1, f"{str(error) or type(error).__name__}{limited or f': {MORE_PROCESSES}'}"
     except OSError as error:  # standard output is full, a file that no command expects to fail
         hint = MORE_PROCESSES if error.errno == errno.EAGAIN else None
         code, message = 1, ": ".join(str(part) for part in (error.filename, error.strerror or error, hint) if part)
