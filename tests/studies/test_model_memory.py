@@ -104,7 +104,7 @@ def test_an_interrupted_study_is_listed_as_that(at: int, says: str, tmp_path: Pa
 
     here.failing = staticmethod(interrupts)
     done = call("model", "memory", "lenet", "--device", "cpu", "--batch-size", "2,4", "--results", tmp_path)
-    assert done.code == 130
+    assert done.code == INTERRUPTED
     lists = call("list", "--results", tmp_path)
     assert says[:25] in lists.out and "could be predicted" not in lists.out
     here.failing = staticmethod(lambda request: None)
