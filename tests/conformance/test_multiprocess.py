@@ -22,6 +22,7 @@ import torch
 from commands import run_script, start_script
 from loader_cases import build, context_for, open_loader, take
 
+from loaderbench import plugins
 from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.loaders import multiprocess
 from loaderbench.loaders.multiprocess import _begin_worker
@@ -308,7 +309,8 @@ def test_workers_use_one_thread_each(image_tree: Path) -> None:
         stream.close()  # type: ignore[attr-defined]
 
 
-def test_unknown_option_values_are_refused(image_tree: Path) -> None:
+def test_unknown_option_values_are_refused() -> None:
+    module = plugins.LOADERS.load("multiprocess")
     for options in ({"start_method": "vfork"}, {"sharing": "telepathy"}):
         with pytest.raises(ConfigError, match="known:"):
-            build("multiprocess", context_for("multiprocess", image_tree), **options)
+            plugins.parse_options(module, options)

@@ -197,8 +197,8 @@ def test_a_place_that_takes_no_file_is_said_in_one_line(
 
 
 @pytest.mark.parametrize("arguments", [("report",), ("trace", "latest")])
-def test_no_name_is_a_folder(results: Path, arguments: tuple[str, ...]) -> None:
-    ended = call(*arguments, "--out", "", "--results", results)
+def test_a_folder_is_no_file_to_write(results: Path, arguments: tuple[str, ...]) -> None:
+    ended = call(*arguments, "--out", ".", "--results", results)
     assert (ended.code, len(ended.lines)) == (2, 1) and "it is a folder" in ended.err
 
 
