@@ -12,10 +12,13 @@ INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def interrupts_held(on_interrupt: Callable[[], None] | None = None, *, drop: bool = False) -> Iterator[None]:
+def interrupts_held(
+    on_interrupt: Callable[[], None] | None = None, *, drop: bool = False, others: bool = False
+) -> Iterator[None]:
     """Ctrl-C, SIGTERM and SIGHUP take effect at the end of the block; `on_interrupt` is called when they come.
 
-    `drop`: they have no effect at all, for cleaning up while the exception of an earlier one propagates.
+    `others`: and so do all other signals. `drop`: they have no effect at all, for cleaning up while the exception of an
+    earlier one propagates.
 
     A signal without a Python handler keeps its effect. Outside the main thread, where no signal
     arrives, the block just runs. (A signal mask would not help: another thread, such as a BLAS library's,
@@ -28,10 +31,11 @@ def interrupts_held(on_interrupt: Callable[[], None] | None = None, *, drop: boo
 
     def remember(number: int, frame: FrameType | None) -> None:
         came.append(number)
-        if on_interrupt is not None:
+        if on_interrupt is not None and number in INTERRUPTS:
             on_interrupt()
 
-    previous = {number: handler for number in INTERRUPTS if callable(handler := signal.getsignal(number))}
+    held = {*signal.valid_signals()} if others else INTERRUPTS
+    previous = {number: handler for number in held if callable(handler := signal.getsignal(number))}
     for number in previous:
         signal.signal(number, remember)
     try:
@@ -39,5 +43,5 @@ def interrupts_held(on_interrupt: Callable[[], None] | None = None, *, drop: boo
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-        if came and not drop:
-            signal.raise_signal(came[0])
+        for one in dict.fromkeys(came) if not drop else ():
+            signal.raise_signal(one)

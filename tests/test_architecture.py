@@ -310,7 +310,7 @@ def test_nobody_keeps_state_in_whether_an_attribute_is_there() -> None:
 # -- the arrows between rooms ------------------------------------------------------------------------------
 
 LEVELS = (
-    {"errors", "plain", "printable", "interrupts", "forks", "neutral", "temporary", "lacking"},
+    {"errors", "plain", "printable", "interrupts", "forks", "neutral", "temporary", "lacking", "originals"},
     {"cases"},
     {"recording"},
     {"analysis"},

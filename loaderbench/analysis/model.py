@@ -134,6 +134,8 @@ class Watched:
     """Seconds a step by which other Python threads of its process may hold it up: they may make its batches there."""
     of_many_ranks: bool = False
     """It steps together with others: in its own steps it waits for theirs."""
+    reads_nothing: bool = False
+    """Its workers' times are known, and that they asked for no byte."""
 
 
 @dataclass(frozen=True)

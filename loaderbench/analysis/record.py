@@ -255,7 +255,7 @@ class Judged:
         drawn = draws_of_mean(rounds, stream=SPANS_STREAM)
         mean_busy, mean_read = rounds.means()
         known = (spans[:, SPAN["runqueue_ns"]] >= 0).all()
-        read = (spans[:, SPAN["page_bytes"]].sum() > 0) or (spans[:, SPAN["major_faults"]].sum() > 0)
+        read = (spans[:, SPAN["page_bytes"]].clip(0).sum() > 0) or (spans[:, SPAN["major_faults"]].sum() > 0)
         part = Quantity(mean_read / mean_busy, drawn[:, 1] / drawn[:, 0], len(rounds)) if known and read else None
         if part is not None:
             lost = self._suspended_part
@@ -263,7 +263,10 @@ class Judged:
         if not known:
             part = self.shadow_part
         busy_s = Quantity(mean_busy / lanes / 1e9, drawn[:, 0] / lanes / 1e9, len(rounds))
-        return Watched(part, busy_s, low, knows_arrivals=True, lanes=lanes, of_many_ranks=of_many)
+        return Watched(
+            part, busy_s, low, knows_arrivals=True, lanes=lanes, of_many_ranks=of_many,
+            reads_nothing=bool(known and (spans[:, SPAN["page_bytes"]] == 0).all() and not read),
+        )  # fmt: skip
 
     def _behind_threads_s(self) -> float:
         """Of a step of a script whose loader tells nothing: for how long at most other Python threads of its process

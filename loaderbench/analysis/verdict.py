@@ -398,6 +398,8 @@ class _Judge:
         arms = [] if self.model.watched is not None else self.missing_arms(joined.causes)  # no option runs them there
         missing: list[Json] = [arm.value for arm in arms]
         reason = Reason("not_separated", {"causes": [*joined.causes], "arms": missing})
+        if self.model.watched is not None and self.model.watched.reads_nothing:
+            reason = Reason("nothing_read", {"causes": [*joined.causes]})
         bottleneck: Bottleneck = joined.causes[0] if len(joined.causes) == 1 else "mixed"
         return Ruling(bottleneck, (reason,), Group(joined.causes, joined.gain))
 

@@ -70,7 +70,7 @@ def _root(
     help_alone(context)
 
 
-COMMANDS: dict[str, Callable[..., None]] = {
+COMMANDS: dict[str, Callable[..., object]] = {
     "run": run.run,
     "watch": watch.watch,
     "sweep": sweep.sweep,
@@ -126,13 +126,14 @@ def _say_nothing(kind: type[BaseException], error: BaseException, trace: Traceba
     """In place of a traceback: all has been said."""
 
 
-def _end_as(script: watch.ScriptEnded) -> NoReturn:
+def _run_and_end_as(script: watch.Script) -> NoReturn:
     """As Python ends that ran the script alone: its threads, its `atexit`, what is said of its exit code. Nothing keeps
     signals from it any more."""
-    if script.by_interrupt:
+    code, by_interrupt = script.run()
+    if by_interrupt:
         _end_by_interrupt()
     exec("")  # takes away the mark of one that the script has caught
-    sys.exit(script.code)
+    sys.exit(code)
 
 
 def main() -> None:
@@ -147,8 +148,6 @@ def main() -> None:
         code, message = error.exit_code, error.format_message()
     except LoaderbenchError as error:
         code, message = error.exit_code, error
-    except watch.ScriptEnded as script:
-        _end_as(script)
     except SystemExit as stop:
         code = stop.code
     except (KeyboardInterrupt, typer.Abort):
@@ -163,6 +162,8 @@ def main() -> None:
     except OSError as error:  # standard output is full, a file that no command expects to fail
         hint = MORE_PROCESSES if error.errno == errno.EAGAIN else None
         code, message = 1, ": ".join(str(part) for part in (error.filename, error.strerror or error, hint) if part)
+    if isinstance(code, watch.Script):
+        _run_and_end_as(code)
     if code in (130, 143, 129) and message is None:
         message = "interrupted"
     # It is ending already, and another signal must not change the exit code; but where a thread of a watched script

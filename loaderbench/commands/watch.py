@@ -87,7 +87,7 @@ def watch(
     ] = False,
     results: Annotated[str, typer.Option(help="Where runs are kept")] = RESULTS,
     json_out: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the record to FILE")] = None,
-) -> None:
+) -> Script:
     """Run your own training script and say what limits it.
 
     Options for loaderbench come before SCRIPT (or -m MODULE), all behind it are the script's. What loaderbench says
@@ -113,15 +113,18 @@ def watch(
         tell=line.show if sys.stderr.isatty() and (rank is None or rank.speaks) else None, every_s=every or None,
         apply=apply, rank=rank, ended=lambda: _print(script_watch, line, target),
     )  # fmt: skip
-    raise ScriptEnded(script_watch.run(), by_interrupt=script_watch.interrupted)
+    return Script(script_watch)
 
 
-class ScriptEnded(SystemExit):
-    """The program ends as the script did, and says nothing more."""
+class Script:
+    """What the program does once its command line is read, without the command line's own calls around it."""
 
-    def __init__(self, code: object, *, by_interrupt: bool) -> None:
-        super().__init__(code)
-        self.by_interrupt = by_interrupt
+    def __init__(self, watch: ScriptWatch) -> None:
+        self._watch = watch
+
+    def run(self) -> tuple[Any, bool]:
+        """(its exit code, as sys.exit takes it; whether Ctrl-C ended it). Nothing more is to be said."""
+        return self._watch.run(), self._watch.interrupted
 
 
 def _rank(json_out: str | None, *, apply: bool, delays: bool) -> WatchedRank | None:

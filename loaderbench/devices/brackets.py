@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from loaderbench.originals import time
 
 
 def tightest_bracket(

@@ -8,11 +8,11 @@ stream of the watch's own, which is always idle. It is tied anew every TIE_S, si
 from __future__ import annotations
 
 import sys
-import time
 from collections import deque
 from typing import Any
 
 from loaderbench.devices.brackets import tightest_bracket
+from loaderbench.originals import time
 
 NUM_TIES, TIE_S = 5, 2.0
 MOST_PENDING = 4096

@@ -69,7 +69,8 @@ SPAN_FIELDS = (
     "cpu_ns",  # CPU time of the worker's threads between start and ready
     "runqueue_ns",  # time runnable but not running (/proc/thread-self/schedstat, field 2); -1 where unknown
     "major_faults",  # page faults that needed the storage (getrusage ru_majflt); -1 where unknown
-    "page_bytes",  # sizes of the files read, each rounded up to whole pages: what a cold read moves
+    "page_bytes",  # sizes of the files read, each rounded up to whole pages: what a cold read moves; of a watched
+    # script the bytes that it asked for, or received over TCP, whichever are more; -1 where unknown
     "minor_faults",  # page faults without the storage: memory used for the first time (ru_minflt); -1 where unknown
     "read_cpu_ns",  # the part of cpu_ns that reading took; -1 where unknown
 )
@@ -200,8 +201,8 @@ class CpuWindow:
     """Used by the other Python threads of the calling process (`threading.enumerate`), and by its threads that ended;
     None in runs that did not store it."""
     asked_bytes: int | None = None
-    """What read calls of the process and its descendants returned, from the page cache too (`rchar` of /proc/PID/io);
-    None where unknown, and where nothing asked for it."""
+    """What read calls of the process and its descendants returned, from the page cache too (`rchar` of /proc/PID/io),
+    or the process's TCP connections received, whichever is more; None where unknown, and where nothing asked for it."""
     major_faults: int | None = None
     """Pages that they had to wait for (`majflt` of /proc/PID/stat)."""
     throttled_s: float | None = None
@@ -909,6 +910,9 @@ class WatchedFacts:
     applied: WatchedApplied | None = None
     not_applied: str | None = None
     """Why `--apply` set nothing; None where it did, or was not asked for."""
+    stores: tuple[str, ...] = ()
+    """Address and port of those that most of what the first loader reads comes from, over TCP (`10.0.0.5:9000`); empty
+    where it reads files, where that is unknown, and in runs that did not store it."""
 
     @property
     def own_s(self) -> float | None:

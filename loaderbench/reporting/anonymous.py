@@ -31,8 +31,8 @@ LEFT_OUT = "text left out"
 MOST_TOLD = 20
 """Names of a kind that the owner is told; a model has hundreds of layers."""
 TOLD = (
-    "data set", "folder", "model", "script", "label", "node", "loader", "decoder", "device", "profile", "class",
-    "class folder", "place",
+    "data set", "folder", "model", "script", "label", "node", "server", "loader", "decoder", "device", "profile",
+    "class", "class folder", "place",
 )  # fmt: skip
 """Kinds of names that the owner is told."""
 FIGURE = re.compile(r"\d{1,6}(?:[./]\d{1,6})?")
@@ -278,7 +278,7 @@ RULES: Mapping[str, Rule] = {
     "RunRecord.loader": left_out_unless_harmless, "Capacity.loader": left_out_unless_harmless,
     # files
     "path": numbered("file"), "files": numbered("file"),
-    "folder": numbered("class folder"), "iterated_at": numbered("place"),
+    "folder": numbered("class folder"), "iterated_at": numbered("place"), "stores": numbered("server"),
     # code
     "name": library_class, "data": library_class, "collate": library_class, "sampler": library_class,
     "WatchedLoader.kind": library_class, "OptimizerFacts.name": either("class", one_of(public_names.OPTIMIZERS)),

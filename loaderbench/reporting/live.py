@@ -5,16 +5,15 @@ It is drawn only when the measuring process sends a message, so that it does not
 
 from __future__ import annotations
 
-import os
 import select
 import sys
-import time
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
+from loaderbench.originals import os, time
 from loaderbench.recording.progress import Message, Notice, Phase, SegmentDone, SoFar, StepsDone
 from loaderbench.recording.record import RunRecord, Verdict
 from loaderbench.reporting import format as fmt

@@ -31,6 +31,14 @@ def about(seen: WatchedFacts) -> str | None:
     return None if name == _name(main) else f"this, and the advice, is about {name}; loaders like it count apart"
 
 
+def of_stores(seen: WatchedFacts) -> str:
+    """Which servers the storage is, behind its name; empty where it is none that is known."""
+    if not seen.stores:
+        return ""
+    first, *others = map(clean, seen.stores)
+    return f" ({first}{f' and {len(others)} more' if others else ''})"
+
+
 def _what_tells_apart(alike: Sequence[WatchedLoader]) -> list[str]:
     """Of loaders over like data sets: what a trainer does with each, else where the script first iterated it, by the
     innermost place at which they differ; and a number where that is not known, or the same."""

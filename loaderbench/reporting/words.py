@@ -190,6 +190,10 @@ REASONS: Mapping[str, Callable[[Details], str]] = {
         f"{_list(d, 'causes', ' and ')} were not told apart: "
         + (f"that takes the arms {_list(d, 'arms')}" if d["arms"] else "the workers' own times are not known")
     ),
+    "nothing_read": lambda d: (
+        f"{_list(d, 'causes', ' and ')} were not told apart: the data set read nothing while it waited (a pause, a "
+        "lock, another process)"
+    ),
     "device_not_stamped": lambda d: (
         "the script used CUDA, whose work goes on behind the host's stamps, and the device did not tell when its steps "
         f"were done ({d['reason'] or 'for no known reason'})"
@@ -219,6 +223,9 @@ REASONS: Mapping[str, Callable[[Details], str]] = {
     "none_alone": lambda d: "no single cause is worth 1.10× alone",
 }
 
+NOT_SEPARATED = ("not_separated", "nothing_read")
+"""Codes of reasons for which causes stay joint."""
+
 
 def reason(one: Reason) -> str:
     return REASONS[one.code](one.details)
@@ -244,6 +251,8 @@ def summary(record: RunRecord) -> str:
         gain = "" if removed is None else f"; {them} {_gain(removed)} faster"
         return f"CPU contention limits this run: {who}{gain}{_beyond_contention(verdict, removed)}."
     name = NAMES[verdict.bottleneck]
+    if verdict.bottleneck == "storage" and record.watched is not None:
+        name += watched_words.of_stores(record.watched)
     limits = "limit this run" if verdict.bottleneck == "launch" else "limits this run"
     without = "without them" if verdict.bottleneck == "launch" else "without it"
     slow = _how_slow(record.storage) if verdict.bottleneck == "storage" and record.storage is not None else None
@@ -381,7 +390,7 @@ JOINED: Mapping[Joined, Callable[[str, str], str]] = {
 def _how_joined(verdict: Verdict) -> Joined:
     """Which of the joint causes must go: some that no arm tells apart; any one of them; each gives a part; or only all
     of them give anything, as far as is known."""
-    if any(one.code == "not_separated" for one in verdict.reasons):
+    if any(one.code in NOT_SEPARATED for one in verdict.reasons):
         return "not separated"
     alone = [verdict.speedup_if_removed.get(cause) for cause in verdict.joint]
     least = min((gain.value for gain in alone if gain is not None), default=0.0)
@@ -395,7 +404,7 @@ def _of_several(verdict: Verdict, joint: Estimate) -> str:
     names, every = [NAMES[cause] for cause in verdict.joint], "both" if len(verdict.joint) == 2 else "all of them"
     how = _how_joined(verdict)
     if how == "not separated":
-        separated = next(reason(one) for one in verdict.reasons if one.code == "not_separated")
+        separated = next(reason(one) for one in verdict.reasons if one.code in NOT_SEPARATED)
         several = "both" if len(names) == 2 else "several of them"
         which = f"{' or '.join(names)}, or {several}, limit this run"
         return f"{which}; without {every} {_gain(joint)} faster ({separated})"

@@ -20,6 +20,7 @@ from loaderbench.cases.options import is_count
 from loaderbench.recording.rank_place import RankPlace
 from loaderbench.recording.ranks import RankEnd
 from loaderbench.running.ranks import Rank
+from loaderbench.watching.kept import Kept, open_numbers
 
 CONNECT_S = 30.0
 READY_S = 6.0
@@ -43,7 +44,11 @@ class Beside:
         """For which rank 0 waits for what the others hand over; it may become less meanwhile."""
         self._server: Any = None
         self._store: Any = None
+        self._left: Any = None
+        """The store, where the script has closed its files: its end would close others of the script's."""
+        before = open_numbers()
         self._join(variables)
+        self._files = [Kept(number) for number in open_numbers() - before]
 
     def _join(self, variables: Mapping[str, str]) -> None:
         from torch import distributed
@@ -68,6 +73,14 @@ class Beside:
     def _lost(self, why: str) -> None:
         self._store, self.cut_off, self.problem = None, why, self.problem or why
 
+    def _meeting(self) -> Any:
+        """The store, where the ranks can meet; None where they cannot (any more)."""
+        if self._store is not None and any(one.number is None for one in self._files):
+            self._left = self._store, self._server
+            self._server = None
+            self._lost("the script closed the connection of the ranks' watch")
+        return self._store
+
     # -- bursts ----------------------------------------------------------------------------------------------
 
     def all_here(self, number: int, seconds: float) -> bool:
@@ -87,7 +100,7 @@ class Beside:
     def stop(self, why: str) -> None:
         """No bursts any more, on any rank."""
         self.problem = self.problem or why
-        if self._store is not None:
+        if self._meeting() is not None:
             try:
                 self._store.set("stop", why)
             except RuntimeError as error:
@@ -95,7 +108,7 @@ class Beside:
 
     def _stopped(self) -> bool:
         try:
-            if self._store is not None and self._store.check(["stop"]):
+            if self._meeting() is not None and self._store.check(["stop"]):
                 self.problem = self.problem or bytes(self._store.get("stop")).decode()
         except RuntimeError as error:
             self._lost(f"the place where the ranks met is gone ({_said(error)})")
@@ -104,7 +117,7 @@ class Beside:
     def _agree(self, name: str, seconds: float, otherwise: str) -> bool:
         from torch import distributed
 
-        if self._store is None:
+        if self._meeting() is None:
             return False
         try:
             if self._store.add(f"{name}/num", 1) == self.place.ranks:
@@ -124,7 +137,7 @@ class Beside:
     def failed(self, what: str, last: str) -> None:
         """This rank's script ended with an error; the first that says so counts."""
         end = RankEnd(self.place.rank, self.place.node, what, last)
-        if self._store is not None:
+        if self._meeting() is not None:
             try:
                 self._store.compare_set("ended", "", json.dumps(asdict(end)))
             except RuntimeError as error:
@@ -133,7 +146,7 @@ class Beside:
     def hand_over(self, part: bytes) -> tuple[list[bytes | None], RankEnd | None]:
         """Give what this rank saw to rank 0. There: what each gave, None where it did not within `patience_s`, and
         whose script ended first with an error; elsewhere nothing."""
-        if self._store is None:
+        if self._meeting() is None:
             return [], None
         try:
             self._store.set(f"part/{self.place.rank}", part)

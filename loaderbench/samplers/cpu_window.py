@@ -11,17 +11,17 @@ Documentation/admin-guide/cgroup-v2.rst, and in Documentation/scheduler/sched-bw
 
 from __future__ import annotations
 
-import os
 import resource
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from loaderbench.machine import cpu_quota, quota_counters
+from loaderbench.originals import os, time
 from loaderbench.recording.facts import CpuWindow, WaitLooks
+from loaderbench.samplers.connections import connections
 from loaderbench.samplers.cpu import CpuTimes, cpu_times_now
 from loaderbench.samplers.process_io import asked_for, runqueue_off_reason, threads_of_tree
 
@@ -50,6 +50,8 @@ class _Reading:
     """Of its children that have ended and were waited for."""
     asked: tuple[int, int] | None
     """Bytes of read calls and major faults, of all its processes."""
+    received: int
+    """Bytes over TCP connections, of the calling process."""
     machine: CpuTimes | None
     throttling: Throttling | None
     """None without a quota."""
@@ -90,6 +92,7 @@ class CpuClock:
         asked_bytes = faults = None
         if begun.asked is not None and now.asked is not None and _pids(begun.threads) == _pids(now.threads):
             asked_bytes, faults = (end - begin for begin, end in zip(begun.asked, now.asked, strict=True))
+            asked_bytes = max(asked_bytes, now.received - begun.received)  # OpenSSL's are in both
         throttled, quota = throttled_between(begun.throttling, now.throttling), self._quota
         return CpuWindow(
             wall_s=(now.at_ns - begun.at_ns) / 1e9,
@@ -138,9 +141,10 @@ class CpuClock:
         threads = self._threads()
         process_s, machine = time.process_time(), cpu_times_now(self._cpus)
         asked = asked_for(_pids(threads)) if self._counts_reads else None
+        received = connections().count() if self._counts_reads else 0
         children_s = children_cpu_s()
         throttling = throttling_by(self._counters)
-        return _Reading(time.perf_counter_ns(), threads, process_s, children_s, asked, machine, throttling)
+        return _Reading(time.perf_counter_ns(), threads, process_s, children_s, asked, received, machine, throttling)
 
 
 STOPPED_S = {"throttled_usec": 1e-6, "throttled_time": 1e-9}

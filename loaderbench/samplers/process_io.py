@@ -18,14 +18,13 @@ kernel, proc(5).
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from loaderbench.errors import UnavailableError
+from loaderbench.originals import os, time
 from loaderbench.recording.caveats import Caveat
 from loaderbench.samplers.base import Channel
 from loaderbench.samplers.procfile import ProcFile
@@ -160,7 +159,7 @@ class _Process:
         """
         children: list[int] = []
         delays_ns: dict[int, int] = {}
-        for thread in os.listdir(f"/proc/{self.pid}/task"):  # noqa: PTH208 - a Path for each thread costs more
+        for thread in os.listdir(f"/proc/{self.pid}/task"):
             folder = f"/proc/{self.pid}/task/{thread}"
             try:
                 if self.with_runqueue:
@@ -210,7 +209,7 @@ def _children_in(folder: str) -> list[int]:
 def _children_of_all() -> dict[int, list[int]]:
     """Parent → children over all processes of the machine: for kernels without CONFIG_PROC_CHILDREN."""
     children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):  # noqa: PTH208
+    for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         try:
@@ -286,7 +285,7 @@ def threads_of_tree(root_pid: int) -> dict[tuple[int, int], tuple[int, int]]:
         pid = waiting.pop()
         folder = f"/proc/{pid}/task"
         try:
-            threads = os.listdir(folder)  # noqa: PTH208
+            threads = os.listdir(folder)
         except (FileNotFoundError, ProcessLookupError):
             continue
         waiting += [] if of_all is None else of_all.get(pid, [])
@@ -308,7 +307,7 @@ def _tells_children() -> bool:
 
 def _children_of(pid: int) -> list[int]:
     children: list[int] = []
-    for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+    for thread in os.listdir(f"/proc/{pid}/task"):
         try:
             children += _children_in(f"/proc/{pid}/task/{thread}")
         except (FileNotFoundError, ProcessLookupError):

@@ -9,7 +9,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from loaderbench import originals
 from loaderbench.interrupts import interrupts_held
+from loaderbench.watching.tracebacks import unseen
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end Python at once, where the script has no handler of its own."""
@@ -45,7 +47,7 @@ class ScriptEnds:
 
     def __init__(self, store: Callable[[], None], hurry: Callable[[], None] | None = None) -> None:
         """`store`: stores and says what was seen. `hurry`: called where a signal comes before or meanwhile."""
-        self._store, self._hurry, self._pid = store, hurry, os.getpid()
+        self._store, self._hurry, self._pid = store, hurry, originals.os.getpid()
         self._python = os._exit, signal.signal, signal.getsignal
         self._is_finished = False
         self._handler = self._ended  # one object, which can be told from others
@@ -58,13 +60,14 @@ class ScriptEnds:
         for number in ENDING:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
                 signal.signal(number, self._handler)
-        signal.signal, signal.getsignal = self._set_handler, self._get_handler  # type: ignore[assignment]
+        shown: Any = unseen(self._set_handler), unseen(self._get_handler)
+        signal.signal, signal.getsignal = shown
 
     def finish(self) -> None:
         """Store and say what was seen, once. Signals have their effect behind it."""
         let_workers_end()
         self._show()
-        with interrupts_held(self._hurry):
+        with interrupts_held(self._hurry, others=True):
             if not self._is_finished:
                 self._is_finished = True
                 self._store()
@@ -86,7 +89,7 @@ class ScriptEnds:
         """In place of `os._exit`."""
         leave = self._python[0]
         try:
-            if os.getpid() == self._pid:
+            if originals.os.getpid() == self._pid:
                 before_leaving(self.finish)
         finally:
             leave(status)
@@ -103,7 +106,7 @@ class ScriptEnds:
             self._python[0](128 + number)  # the first process of a container does not end by a signal
 
     def _set_handler(self, number: int, handler: Any) -> Any:
-        if number in ENDING and handler == signal.SIG_DFL and os.getpid() == self._pid:
+        if number in ENDING and handler == signal.SIG_DFL and originals.os.getpid() == self._pid:
             handler = self._handler
         return self._as_without(self._python[1](number, handler))
 

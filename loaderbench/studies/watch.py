@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO, TypeVar
 
 import psutil
 
+from loaderbench import originals
 from loaderbench.analysis.record import analyze
 from loaderbench.cases.case import Change
 from loaderbench.cases.options import EVERY_S, RESULTS, is_count
@@ -36,16 +37,19 @@ from loaderbench.reporting.studies import print_findings
 from loaderbench.reporting.terminal import print_run
 from loaderbench.running.beside import Beside
 from loaderbench.samplers.cpu_window import children_cpu_s
+from loaderbench.studies.interpreter import Interpreter
 from loaderbench.studies.measure import Spilled, stored
 from loaderbench.studies.script_ends import ScriptEnds, before_leaving, let_workers_end
 from loaderbench.studies.watch_ranks import WatchedRank
 from loaderbench.studies.watch_writing import Writing, check_every
-from loaderbench.studies.watched import nothing_seen
+from loaderbench.studies.watched import ended_early, nothing_seen
 from loaderbench.studies.watched_run import run_of
 from loaderbench.watching.applying import Applier
 from loaderbench.watching.data_loader import noticed
 from loaderbench.watching.iterable import WatchedBatches, WatchedGenerator
+from loaderbench.watching.kept import Kept
 from loaderbench.watching.others import others_noticed
+from loaderbench.watching.tracebacks import without_us
 from loaderbench.watching.watcher import Probes, Watcher
 
 if TYPE_CHECKING:
@@ -92,8 +96,11 @@ class ScriptWatch:
         self.problem: str | None = None
         """Why it could not be stored."""
         self.watcher: Watcher | None = None
-        self.rank, self._pid = rank, os.getpid()
+        self.rank, self._pid = rank, originals.os.getpid()
         self._started_at, self._children_cpu_s = "", 0.0
+        self._stderr = Kept(2)
+        self._failed: str | None = None
+        """Class of the error that ended the script."""
         self.interrupted = False
         """The script was ended by Ctrl-C."""
 
@@ -105,6 +112,8 @@ class ScriptWatch:
     def nothing(self) -> str:
         """What to say where there is no record."""
         assert self.watcher is not None
+        if self._failed is not None:
+            return ended_early(self.watcher, self._failed, is_judged=False)
         started = children_cpu_s() > self._children_cpu_s or bool(psutil.Process().children())
         return nothing_seen(self.watcher, started_processes=started)
 
@@ -127,6 +136,7 @@ class ScriptWatch:
             watcher.before_first = threads_heeded()
             self.watcher = _Watch.current = watcher
             self._children_cpu_s = children_cpu_s()  # importing PyTorch may start processes, too
+            self._interpreter = Interpreter()
             ends.begin()
             try:
                 code = self._executed()
@@ -139,7 +149,7 @@ class ScriptWatch:
             finally:
                 let_workers_end()
                 _Watch.current = None
-        if os.getpid() != self._pid:
+        if originals.os.getpid() != self._pid:
             return code
         try:
             flush_streams()
@@ -168,25 +178,49 @@ class ScriptWatch:
             if self._as_module and isinstance(error, ImportError) and _is_of_runpy(error):
                 self.problem = str(error)  # there is no such module
                 return 1
-            let_workers_end()
-            _print_error(error)
-            if isinstance(error, KeyboardInterrupt):
-                self.interrupted = True
-                return 130
-            if self.rank is not None and self.watcher is not None and os.getpid() == self._pid:
-                self.rank.failed(error, self.watcher)
-            return 1
-        return None
+            failed = [error]
+        else:
+            return None
+        return self._failed_with(failed.pop())  # out here, where an error in the script's hook has no other around it
+
+    def _failed_with(self, error: BaseException) -> int:
+        """Let Python's words of it be said. The exit code."""
+        let_workers_end()
+        _print_error(error)
+        if isinstance(error, KeyboardInterrupt):
+            self.interrupted = True
+            return 130
+        self._failed = type(error).__name__
+        if self.rank is not None and self.watcher is not None and originals.os.getpid() == self._pid:
+            self.rank.failed(error, self.watcher)
+        return 1
 
     def _finish(self) -> None:
-        """Store what was seen, and let it be said, on the process's own stderr: the script's may be its log by now."""
-        with redirect_stderr(own_stderr()):
+        """Store what was seen, and let it be said, whatever the script did to the interpreter: it ends as it would."""
+        try:
+            self._interpreter.as_it_was(self._store_and_say)
+        except Exception as error:
+            say_problem(f"what was seen cannot be told: {error!r}")
+
+    def _store_and_say(self) -> None:
+        """On the process's own stderr: the script's may be its log by now."""
+        with redirect_stderr(self._own_stderr()):
             if self.problem is not None:
                 say_problem(self.problem)
             else:
                 self.record, self.problem = stored_or_told(self._stored)
+            if self._failed is not None and self.record is not None and self.rank is None:
+                assert self.watcher is not None
+                say_problem(ended_early(self.watcher, self._failed, is_judged=True))
             if self._say_ended is not None:
                 self._say_ended()
+
+    def _own_stderr(self) -> TextIO:
+        """The process's stderr, whatever the script did with `sys.stderr`; nowhere, if the script has put another file
+        under its number. And nothing is left in it which cannot be written: Python's exit code would tell of it."""
+        if self._stderr.number is None:
+            return StringIO()
+        return open(2, "w", errors="replace", closefd=False)
 
     def _stored(self) -> RunRecord | None:
         assert self.watcher is not None
@@ -270,7 +304,7 @@ def stored_or_told(store: Callable[[], RunRecord | None]) -> tuple[RunRecord | N
 
 def say_problem(line: str) -> None:
     """A line on stderr; where that cannot be written, the script ends as ever."""
-    with suppress(OSError, ValueError):
+    with suppress(Exception):
         stderr_console().print(f"loaderbench: {line}", soft_wrap=True, highlight=False)
 
 
@@ -283,15 +317,6 @@ def stderr_console() -> Console:
     console = make_console(stderr=True)
     console.on_broken_pipe = fail  # type: ignore[method-assign]
     return console
-
-
-def own_stderr() -> TextIO:
-    """The process's stderr, whatever the script did with `sys.stderr`; and nothing is left in that which cannot be
-    written: Python's exit code would tell of it."""
-    try:
-        return open(2, "w", errors="replace", closefd=False)
-    except OSError:
-        return StringIO()
 
 
 def flush_streams() -> None:
@@ -348,6 +373,7 @@ def _print_error(error: BaseException) -> None:
         trace.tb_frame.f_code.co_filename == own or "runpy" in trace.tb_frame.f_code.co_filename
     ):
         trace = trace.tb_next
+    trace = without_us(trace)
     error = error.with_traceback(trace)
     if sys.excepthook is not sys.__excepthook__:
         try:
@@ -355,9 +381,15 @@ def _print_error(error: BaseException) -> None:
             return
         except Exception as own_error:
             print("Error in sys.excepthook:", file=sys.stderr)
-            traceback.print_exception(own_error)
+            traceback.print_exception(_without_the_first(own_error))
             print("\nOriginal exception was:", file=sys.stderr)
     sys.__excepthook__(type(error), error, trace)
+
+
+def _without_the_first(error: BaseException) -> BaseException:
+    """The error without the function of its traceback that called what raised it."""
+    assert error.__traceback__ is not None
+    return error.with_traceback(error.__traceback__.tb_next)
 
 
 # -- from within a script ------------------------------------------------------------------------------------
@@ -417,7 +449,7 @@ class OwnWatch:
                 taken, self._script.name, str(self._script), started_at, None, beside
             )
             self._writing = Writing(store, every_s, make, self.watcher)
-        self._watching, self._owner = all_noticed(self.watcher), os.getpid()
+        self._watching, self._owner = all_noticed(self.watcher), originals.os.getpid()
         self._watching.__enter__()
         _Watch.current, _Watch.own = self.watcher, self
         atexit.register(self.leave)
@@ -441,7 +473,7 @@ class OwnWatch:
 
     def end(self) -> RunRecord | None:
         """Store what was seen, and print it on stderr, once. None where nothing was, and in a forked process."""
-        if os.getpid() != self._owner or _Watch.own is not self:
+        if originals.os.getpid() != self._owner or _Watch.own is not self:
             return None
         atexit.unregister(self.leave)
         if self._at_end is not None:

@@ -7,14 +7,13 @@ thread. What a person at the terminal is told meanwhile is judged in the same wa
 
 from __future__ import annotations
 
-import os
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from loaderbench.analysis.record import analyze
 from loaderbench.errors import ConfigError
+from loaderbench.originals import os, time
 from loaderbench.recording.facts import Run, WatchedFacts
 from loaderbench.recording.record import Verdict
 from loaderbench.recording.store import NotStored, RunFolder, Store
@@ -161,6 +160,8 @@ class Writing:
             self._store_so_far(taken)
         except (ConfigError, NotStored) as error:  # the disk may have room again the next time
             self._problem = str(error)
+        except Exception as error:  # the script may have replaced what this needs; its end tries once more
+            self._problem = repr(error)
         self._cpu_s += time.thread_time() - begun_cpu
         self._longest_s = max(self._longest_s, time.perf_counter() - begun)
 

@@ -26,6 +26,17 @@ from loaderbench.watching.transforms import THREADS, TORCH_THREADS
 from loaderbench.watching.watcher import Watcher
 
 
+def ended_early(watcher: Watcher, failed: str, *, is_judged: bool) -> str:
+    """What to say of a script that an error ended. `failed`: the error's class. `is_judged`: a verdict follows."""
+    num = sum(one.num_batches for one in watcher.seen.values())
+    taken = f"the script failed ({failed}) after {num} batch{'es' * (num != 1)}"
+    if is_judged:
+        return f"{taken}: what follows is about these"
+    if any(one.num_iterators for one in watcher.seen.values()):
+        return f"{taken}, too few for a verdict"
+    return f"the script failed ({failed}) before anything that is watched was iterated"
+
+
 def nothing_seen(watcher: Watcher, *, started_processes: bool = False) -> str:
     """What to say where no step was seen, and what to do about it. `started_processes`: the script started some, which
     may have trained."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case, Effort, Feed, Step, Subject
 from loaderbench.cases.traits import LoaderTraits
 from loaderbench.machine import environment
+from loaderbench.originals import time
 from loaderbench.recording.facts import (
     CacheFacts,
     DeviceFacts,
@@ -36,6 +36,8 @@ from loaderbench.watching.data_loader import uses_cuda
 from loaderbench.watching.doses import PART
 from loaderbench.watching.seen import Seen
 from loaderbench.watching.watcher import Watcher
+
+MOST_STORES = 4
 
 
 def run_of(
@@ -129,6 +131,7 @@ def _watched(name: str, main: Seen, watcher: Watcher, *, cuda: bool) -> WatchedF
         no_doses=_no_doses(main, watcher),
         cost=cost_of(watcher),
         thread=watcher.thread_name,
+        stores=watcher.stores(main)[:MOST_STORES],
     )
 
 

@@ -7,11 +7,11 @@ and a sampler that may draw random numbers while the training does.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from loaderbench.cases.case import Change
+from loaderbench.originals import time
 from loaderbench.watching.seen import Seen, Source
 from loaderbench.watching.transforms import data_sets
 from loaderbench.watching.watcher import Watcher

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
 from functools import lru_cache
 from typing import Any
 
+from loaderbench.originals import time
 from loaderbench.recording.facts import WatchCost
 from loaderbench.watching.seen import Source
 from loaderbench.watching.spans import Lane, SpanRing

@@ -5,10 +5,8 @@ are replaced, and an iterator that nobody watches takes one lookup more.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,11 +14,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from loaderbench.originals import os, time
 from loaderbench.recording.facts import WatchedSettings
+from loaderbench.samplers.connections import closed_ones_counted, connections
 from loaderbench.watching.applying import Applier
 from loaderbench.watching.seen import Seen, Source
 from loaderbench.watching.shadow import Shadow
 from loaderbench.watching.spans import Lane, SpanRing
+from loaderbench.watching.tracebacks import unseen
 from loaderbench.watching.transforms import Sampling, Times, name_of, times_for
 from loaderbench.watching.watcher import Watcher
 
@@ -161,7 +162,12 @@ def _made_before(kept: Any, ring: SpanRing) -> list[int]:
 def _made_by(make: Callable[[Callable[[Any], Any], Any], Any], kind: Any) -> Callable[[], None]:
     """Let `make(how it did before, loader)` make the iterators of a class of loaders; what undoes that."""
     old = kind.__iter__
-    kind.__iter__ = lambda loader: make(old, loader)
+
+    @unseen
+    def made(loader: Any) -> Any:
+        return make(old, loader)
+
+    kind.__iter__ = made
     return lambda: setattr(kind, "__iter__", old)
 
 
@@ -192,6 +198,7 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
         kept = loader._iterator if loader.persistent_workers else None  # workers that stay go on with their ring
         ring, made = _ring_of(kept, loader.num_workers)
         times = times_for(loader)
+        connections().look()  # which ones are not those of the workers
         making.found = ring, times, loader.dataset
         begun = time.perf_counter_ns()
         try:
@@ -209,6 +216,7 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
             _note(watched.seen, loader, None if kept is not None else times)
         return iterator
 
+    @unseen
     def step(iterator: Any) -> Any:
         watched = iterator.__dict__.get(MARK)
         if watched is None or os.getpid() != owner:
@@ -226,7 +234,7 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
     if watcher.wants("shadow"):
         base._next_index = index
     try:
-        with _timed_fetchers(making):
+        with _timed_fetchers(making), closed_ones_counted():
             yield notice
     finally:
         back()
@@ -242,6 +250,7 @@ def _timed_fetchers(making: _Making) -> Iterator[None]:
     fetchers = {kind: kind.fetch for kind in (fetching._MapDatasetFetcher, fetching._IterableDatasetFetcher)}
     old_fetcher = fetching._BaseDatasetFetcher.__init__
 
+    @unseen
     def made(fetcher: Any, *arguments: Any) -> None:
         old_fetcher(fetcher, *arguments)
         if making.found is not None and fetcher.dataset is making.found[2]:
@@ -252,6 +261,7 @@ def _timed_fetchers(making: _Making) -> Iterator[None]:
             fetcher.collate_fn = fetcher._lane.collating(fetcher.collate_fn)
 
     def timed(old: Callable[..., Any]) -> Callable[..., Any]:
+        @unseen
         def fetch(fetcher: Any, index: Any) -> Any:
             lane = fetcher.__dict__.get("_lane")
             if lane is None:

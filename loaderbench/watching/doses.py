@@ -6,12 +6,12 @@ its batch for so long anyway.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import numpy as np
 
+from loaderbench.originals import time
 from loaderbench.recording.facts import StepDelay
 
 Place = Literal["host", "stream"]

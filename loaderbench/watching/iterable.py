@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
+from loaderbench.originals import time
 from loaderbench.watching.data_loader import MARK
 from loaderbench.watching.iterator import Watched
 from loaderbench.watching.seen import Source
+from loaderbench.watching.tracebacks import unseen
 from loaderbench.watching.watcher import Watcher
 
 T = TypeVar("T")
@@ -33,6 +34,7 @@ class Alike:
     OWN: tuple[str, ...] = ()
     """The other object's name first."""
 
+    @unseen
     def __getattr__(self, name: str) -> Any:
         if name in self.OWN:  # while it is made
             raise AttributeError(name)
@@ -47,12 +49,14 @@ class Alike:
     def __delattr__(self, name: str) -> None:
         delattr(getattr(self, self.OWN[0]), name)
 
+    @unseen
     def __len__(self) -> int:
         return len(getattr(self, self.OWN[0]))
 
     def __bool__(self) -> bool:
         return bool(getattr(self, self.OWN[0]))
 
+    @unseen
     def __getitem__(self, key: Any) -> Any:
         return getattr(self, self.OWN[0])[key]
 
@@ -82,6 +86,7 @@ class WatchedBatches(Alike, Generic[T]):
         """`own`: the script's own watch; None where it is not its own. `ends`: it ends that behind a `with` block."""
         self._batches, self._watcher, self._own, self._ends = batches, watcher, own, ends
 
+    @unseen
     def __iter__(self) -> Iterator[T]:
         begun = time.perf_counter_ns()
         iterator = iter(self._batches)
@@ -121,6 +126,7 @@ class WatchedGenerator(WatchedBatches[T]):
         super().__init__(batches, watcher, own, ends=ends)
         self._stamped: Iterator[T] | None = None
 
+    @unseen
     def __next__(self) -> T:
         if self._stamped is None:
             self._stamped = iter(self)
@@ -139,6 +145,7 @@ class WatchedIterator(Alike, Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return self
 
+    @unseen
     def __next__(self) -> T:
         batch: T = next(self._iterator) if self._watched is None else self._watched.step(next, self._iterator)
         return batch
@@ -154,6 +161,7 @@ class UnknownIterator(WatchedIterator[T]):
         super().__init__(iterator, None)
         self._watcher, self._batches, self._is_first = watcher, batches, True
 
+    @unseen
     def __next__(self) -> T:
         if not self._is_first:
             return super().__next__()

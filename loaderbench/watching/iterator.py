@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from loaderbench.cases.arms import Arm
+from loaderbench.originals import time
 from loaderbench.recording.facts import WaitLooks
 from loaderbench.watching.doses import Dose, num_steps, warmup_steps
 from loaderbench.watching.seen import Queue, Seen
@@ -345,6 +345,8 @@ class Watched:
             if spans is None and self.seen.has_spans:
                 return  # batches that cannot be told from each other, at the end of shards of unlike lengths
             self.seen.has_spans |= spans is not None
+        if self.ring is not None:
+            self.seen.stores = self.ring.stores() or self.seen.stores
         seen = self.seen  # a window of the run as it is, and the burst behind it, are one round
         seen.num_rounds = max(0, seen.num_rounds + (arm is Arm.REAL))
         on_device = self.watcher.device is not None

@@ -3,9 +3,7 @@ torchdata, whose `__iter__` is its own."""
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
@@ -13,8 +11,10 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, cast
 
+from loaderbench.originals import os, time
 from loaderbench.watching.data_loader import MARK
 from loaderbench.watching.iterable import source_of_unknown
+from loaderbench.watching.tracebacks import unseen
 from loaderbench.watching.watcher import Watcher
 
 LOADERS = "torchdata.stateful_dataloader.stateful_dataloader"
@@ -44,7 +44,8 @@ def others_noticed(watcher: Watcher, notice_loader: Callable[[Any], Callable[[],
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
+        if finder in sys.meta_path:  # the script may have another list by now
+            sys.meta_path.remove(finder)
         for back in undo:
             back()
 
@@ -69,6 +70,7 @@ class _AfterImport(MetaPathFinder):
         return None
 
     def _then_noticed(self, load: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+        @unseen
         def loaded(module: ModuleType) -> None:
             load(module)
             self._notice(module)
@@ -81,6 +83,7 @@ def _stamped(kind: Any, watcher: Watcher) -> Callable[[], None]:
     owner, old_iter, old_next = os.getpid(), kind.__iter__, kind.__next__
     inherited = [name for name in ("__iter__", "__next__") if name not in vars(kind)]
 
+    @unseen
     def make(iterator: Any) -> Any:
         begun = time.perf_counter_ns()
         made = old_iter(iterator)
@@ -88,6 +91,7 @@ def _stamped(kind: Any, watcher: Watcher) -> Callable[[], None]:
             vars(made)[MARK] = watcher.opened(source_of_unknown(iterator), begun, None, (), None, iterator)
         return made
 
+    @unseen
     def step(iterator: Any) -> Any:
         watched = vars(iterator).get(MARK)
         return old_next(iterator) if watched is None else watched.step(old_next, iterator)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import socket
 import stat
 import sys
 from collections.abc import Collection
+
+from loaderbench.originals import os
 
 
 def as_its_own(keep: Collection[int]) -> None:
@@ -17,7 +18,7 @@ def as_its_own(keep: Collection[int]) -> None:
     for number in (0, 1, 2):
         os.dup2(nowhere, number)
     sys.stdout = sys.stderr = open(nowhere, "w", closefd=False)  # noqa: SIM115 - for the whole life of the process
-    for number in sorted(int(name) for name in os.listdir("/proc/self/fd")):  # noqa: PTH208 - numbers
+    for number in sorted(int(name) for name in os.listdir("/proc/self/fd")):
         if number > 2 and number not in keep and number != nowhere:
             _cut(number, nowhere)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, Protocol
 
+from loaderbench.originals import os
 from loaderbench.recording.facts import MOST_EPOCHS, Segment, WatchedEpoch, WatchedSettings
 from loaderbench.watching.surroundings import Surroundings
 from loaderbench.watching.transforms import Times
@@ -166,6 +166,8 @@ class Seen:
     next_look_ns: int = 0
     until_look: int = 0
     """Steps from that time on before the next one."""
+    stores: Sequence[str] = ()
+    """Peers that most of what its workers read came from, over TCP; the one that sent most first."""
     has_spans: bool = False
     """Its workers' stamps are known; windows without them are left out then."""
     settings: WatchedSettings | None = None

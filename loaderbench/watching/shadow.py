@@ -11,13 +11,11 @@ reads brought into memory.
 from __future__ import annotations
 
 import json
-import os
 import random
 import select
 import signal
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,17 +24,17 @@ from typing import Any, NoReturn
 
 from loaderbench.forks import collector_at_rest, leave_garbage
 from loaderbench.images.cache_state import evict, residency
+from loaderbench.originals import os, time
 from loaderbench.recording.facts import ShadowRead
+from loaderbench.watching.kept import Kept
 from loaderbench.watching.own_files import as_its_own
 from loaderbench.watching.seen import reference_to
-from loaderbench.watching.spans import Stopwatch
+from loaderbench.watching.stopwatch import Stopwatch
 
 MOST_READS = 200
 FIRST_READS, FIRST_RESTS, RESTS = 16, 3, 9
 """Rests are so many times as long as a sample took, shorter behind the first ones; and LEAST_REST_S at least."""
 LEAST_REST_S = 0.02
-OWN_BYTES = 512
-"""Of the stopwatch's own readings between two of its counts, at most: less is no reading of the sample's."""
 MOST_EVICTED_BYTES = 16 << 20
 """Of a file. A larger one holds many samples, and the script's own reads may be in memory."""
 GONE = 0.01
@@ -59,8 +57,9 @@ class Shadow:
         self._random = random.Random(0)
         self._due_ns, self._asked, self._answer = 0, False, b""
         begun, script = time.perf_counter_ns(), pidfd_of(os.getpid())
-        requests, self._requests = os.pipe()
-        self._answers, answers = os.pipe()
+        requests, ours = os.pipe()
+        theirs, answers = os.pipe()
+        self._requests, self._answers = Kept(ours), Kept(theirs)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # the child runs nothing of the other threads'
             with collector_at_rest():
@@ -68,17 +67,18 @@ class Shadow:
                 if not child:
                     leave_garbage()
         if not child:
-            os.close(self._requests)
-            os.close(self._answers)
+            self._requests.close()
+            self._answers.close()
             _leave_behind(lambda: _serve(dataset, requests, answers, script), answers)
         for descriptor in (requests, answers, script):
             if descriptor is not None:
                 os.close(descriptor)
         _waited_for(child)
-        self._pid = int.from_bytes(os.read(self._answers, WORD), "little")  # 0: there was no second fork
-        self._reader = pidfd_of(self._pid) if self._pid else None
+        self._pid = int.from_bytes(os.read(theirs, WORD), "little")  # 0: there was no second fork
+        reader = pidfd_of(self._pid) if self._pid else None
+        self._reader = None if reader is None else Kept(reader)
         self._is_open = True
-        os.set_blocking(self._answers, False)
+        os.set_blocking(theirs, False)
         self.start_ns = time.perf_counter_ns() - begun
 
     def is_over(self, dataset: object) -> bool:
@@ -97,11 +97,15 @@ class Shadow:
         """Between two steps: take an answer, or ask for the next sample where it is time."""
         if self.problem is not None or now < self._due_ns:
             return
+        requests, answers = self._requests.number, self._answers.number
+        if requests is None or answers is None:
+            self._stop("the script closed its pipes")
+            return
         try:
             if self._asked:
-                self._take()
+                self._take(answers)
             else:
-                self._ask()
+                self._ask(requests)
         except OSError as error:
             self._stop(f"the reader has ended ({error.strerror})")
 
@@ -110,7 +114,7 @@ class Shadow:
         if self._is_open:
             self._stop("the script ended")
 
-    def _ask(self) -> None:
+    def _ask(self, requests: int) -> None:
         for _ in range(TRIES):
             number = self._random.randrange(self._num_samples)
             if number not in self._taken:
@@ -119,12 +123,12 @@ class Shadow:
             self._stop("the script had read nearly all samples")
             return
         self._taken.add(number)
-        os.write(self._requests, number.to_bytes(WORD, "little"))
+        os.write(requests, number.to_bytes(WORD, "little"))
         self._asked = True
 
-    def _take(self) -> None:
+    def _take(self, answers: int) -> None:
         try:
-            part = os.read(self._answers, 1 << 16)
+            part = os.read(answers, 1 << 16)
         except BlockingIOError:
             return
         self._answer += part
@@ -148,12 +152,13 @@ class Shadow:
         if not self._is_open:
             return
         self._is_open = False
-        os.close(self._requests)  # without more requests it ends by itself
-        os.close(self._answers)
-        if self._reader is not None:
+        self._requests.close()  # without more requests it ends by itself
+        self._answers.close()
+        reader = None if self._reader is None else self._reader.number
+        if reader is not None and is_of(reader, self._pid):
             with suppress(ProcessLookupError):  # it has ended
-                signal.pidfd_send_signal(self._reader, signal.SIGKILL)
-            os.close(self._reader)
+                signal.pidfd_send_signal(reader, signal.SIGKILL)
+            os.close(reader)
             _waited_for(self._pid)  # of a script that all orphans go to, as the first process of a container
 
 
@@ -163,6 +168,15 @@ def pidfd_of(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except OSError:
         return None
+
+
+def is_of(pidfd: int, pid: int) -> bool:
+    """Whether this is a pidfd of that process: before Linux 6.9 the inode does not tell."""
+    try:
+        told = Path(f"/proc/self/fdinfo/{pidfd}").read_text().split()
+    except OSError:
+        return False
+    return "Pid:" in told and told[told.index("Pid:") + 1] in (str(pid), "-1")  # -1: it has ended
 
 
 def _waited_for(pid: int) -> None:
@@ -251,12 +265,11 @@ class _Reader:
 
     def _timed(self, number: int) -> tuple[int, int, int]:
         """(ns in which it ran or waited for anything but a processor, processor ns, bytes that it asked for)"""
-        _, asked = self._watch.read()
+        counts = self._watch.begin()
         begun, cpu, queued = self._watch.now()
         self._dataset[number]
         ended, cpu_then, queued_then = self._watch.now()
-        read_bytes = self._watch.read()[1] - asked
-        read_bytes = 0 if read_bytes <= OWN_BYTES else read_bytes
+        read_bytes = self._watch.since(counts).asked or 0
         return ended - begun - max(0, queued_then - queued), cpu_then - cpu, read_bytes
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:

@@ -7,22 +7,26 @@ are no spans.
 from __future__ import annotations
 
 import mmap
-import os
-import resource
-import threading
-import time
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.originals import time
 from loaderbench.recording.facts import SPAN, SPAN_FIELDS, Table
+from loaderbench.samplers.connections import Address, stores_of
+from loaderbench.watching.stopwatch import stopwatch
 
 SLOTS = 4096
 """Spans kept of each worker; the oldest are overwritten."""
 NEXT = 8
 """int64 between the workers' counts: a cache line."""
+MADE, ASKED = 0, 1
+"""Of these: batches that were made, bytes that they asked for."""
+PEERS, PEER = 4, 4
+"""Peers of each worker that are kept, those that sent most; int64 of each: address, port, bytes."""
 ROW = (
     "start_ns", "fetched_ns", "ready_ns", "cpu_fetch_ns", "cpu_ns", "runqueue_fetch_ns", "runqueue_ns",
     "faults", "read_bytes",
@@ -36,18 +40,38 @@ class SpanRing:
 
     def __init__(self, workers: int) -> None:
         self.workers = max(1, workers)
-        size = NEXT + self.workers * (NEXT + SLOTS * len(ROW))
+        size = NEXT + self.workers * (NEXT + PEERS * PEER + SLOTS * len(ROW))
         memory = np.frombuffer(mmap.mmap(-1, size * 8), dtype=np.int64)
         counts = NEXT + self.workers * NEXT
+        peers = counts + self.workers * PEERS * PEER
         self._rest_until: NDArray[np.int64] = memory[:1]
-        self._counts: NDArray[np.int64] = memory[NEXT:counts].reshape(self.workers, NEXT)[:, 0]
-        self._rows: NDArray[np.int64] = memory[counts:].reshape(self.workers, SLOTS, len(ROW))
+        counted = memory[NEXT:counts].reshape(self.workers, NEXT)
+        self._counts: NDArray[np.int64] = counted[:, MADE]
+        self._asked: NDArray[np.int64] = counted[:, ASKED]
+        self._peers: NDArray[np.int64] = memory[counts:peers].reshape(self.workers, PEERS, PEER)
+        self._rows: NDArray[np.int64] = memory[peers:].reshape(self.workers, SLOTS, len(ROW))
 
     def add(self, worker: int, row: tuple[int, ...]) -> None:
         """Called by the worker alone."""
         number = int(self._counts[worker])
         self._rows[worker, number % SLOTS] = row
         self._counts[worker] = number + 1
+        self._asked[worker] += max(0, row[AT["read_bytes"]])
+
+    def note_peers(self, worker: int, by_peer: Mapping[Address, int]) -> None:
+        """Called by the worker alone: the bytes that it received so far."""
+        most = sorted(by_peer.items(), key=lambda item: -item[1])[:PEERS]
+        for row, ((address, port), num) in zip(self._peers[worker], most, strict=False):
+            row[:] = (*struct.unpack("qq", address), port, num)
+
+    def stores(self) -> list[str]:
+        """Peers of all workers; see `stores_of`."""
+        by_peer: dict[Address, int] = {}
+        for first, second, port, num in self._peers.reshape(-1, PEER).tolist():
+            if num:
+                address = struct.pack("qq", first, second), port
+                by_peer[address] = by_peer.get(address, 0) + num
+        return stores_of(by_peer, int(self._asked.sum()))
 
     def rest_until(self, ns: int) -> None:
         """No worker begins a batch before this time of `perf_counter_ns`; 0: each goes on at once."""
@@ -101,66 +125,13 @@ def _spans(rows: Table) -> Table:
     return table
 
 
-class Stopwatch:
-    """Of one process and the thread that makes batches in it; its two files are closed with it."""
-
-    def __init__(self) -> None:
-        self._schedule = _opened("/proc/thread-self/schedstat")
-        self._io = _opened("/proc/self/io")
-
-    def now(self) -> tuple[int, int, int]:
-        """Wall ns, CPU ns of the process, ns in which this thread was runnable but did not run (-1: unknown)."""
-        waited = -1
-        if self._schedule is not None:
-            waited = int(os.pread(self._schedule, 128, 0).split()[1])  # proc(5), schedstat: field 2
-        return time.perf_counter_ns(), time.process_time_ns(), waited
-
-    def read(self) -> tuple[int, int]:
-        """Major faults, and bytes that were asked for in read calls (`rchar` of proc(5); -1: unknown)."""
-        asked = -1
-        if self._io is not None:
-            asked = int(os.pread(self._io, 256, 0).split(None, 2)[1])
-        return resource.getrusage(resource.RUSAGE_SELF).ru_majflt, asked
-
-    def __del__(self) -> None:
-        for descriptor in (self._schedule, self._io):
-            if descriptor is not None:
-                os.close(descriptor)
-
-
-class _OfThread(threading.local):
-    """The stopwatch of each thread."""
-
-    stopwatch: Stopwatch | None = None
-    pid = 0
-
-
-_of_thread = _OfThread()
-
-
-def stopwatch() -> Stopwatch:
-    """This thread's, opened once: a script may make an iterator for each step. One that was inherited by `fork` is of
-    the parent's thread."""
-    found = _of_thread.stopwatch
-    if found is None or _of_thread.pid != os.getpid():
-        found = _of_thread.stopwatch = Stopwatch()
-        _of_thread.pid = os.getpid()
-    return found
-
-
-def _opened(path: str) -> int | None:
-    try:
-        return os.open(path, os.O_RDONLY)
-    except OSError:  # a kernel without it: the column says that it is unknown
-        return None
-
-
 class Lane:
     """The one place of a fetcher: which ring its spans go to, and as which worker's."""
 
     def __init__(self, ring: SpanRing, worker: int) -> None:
         self._ring, self._worker = ring, worker
         self._fetched: tuple[int, int, int] | None = None
+        self._by_peer: dict[Address, int] = {}
 
     def collating(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """`collate` that leaves a mark where it begins."""
@@ -175,20 +146,24 @@ class Lane:
         """What `make` gives; its span goes into the ring."""
         self._ring.rest()
         watch = stopwatch()
-        faults, asked = watch.read()
+        begun = watch.begin()
         start, cpu, waited = watch.now()
         self._fetched = None
         batch = make()
         ready, cpu_ready, waited_ready = watch.now()
         fetched, cpu_fetched, waited_fetched = self._fetched or (ready, cpu_ready, waited_ready)
-        faults_ready, asked_ready = watch.read()
+        spent = watch.since(begun)
         known = min(waited, waited_ready, waited_fetched) >= 0
         self._ring.add(
             self._worker,
             (
                 start, fetched, ready, cpu_fetched - cpu, cpu_ready - cpu,
                 waited_fetched - waited if known else -1, waited_ready - waited if known else -1,
-                faults_ready - faults, asked_ready - asked if asked >= 0 else -1,
+                spent.faults, -1 if spent.asked is None else spent.asked,
             ),
         )  # fmt: skip
+        if spent.by_peer:
+            for peer, num in spent.by_peer.items():
+                self._by_peer[peer] = self._by_peer.get(peer, 0) + num
+            self._ring.note_peers(self._worker, self._by_peer)
         return batch

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from loaderbench.machine import shm_bytes
+from loaderbench.originals import os, time
 from loaderbench.recording.facts import WatchedMemory, WatchedShared
 
 EVERY_S = 1.0

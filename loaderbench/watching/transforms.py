@@ -10,7 +10,6 @@ import copy
 import mmap
 import random
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.originals import time
 from loaderbench.recording.facts import WatchedTransform
 from loaderbench.watching.within import uses_device, walked
 

@@ -10,13 +10,14 @@ import copy
 import random
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from loaderbench.devices.step_events import StepEvents, step_events
+from loaderbench.originals import time
+from loaderbench.samplers.connections import connections, stores_of
 from loaderbench.samplers.cpu_window import CpuClock
 from loaderbench.watching.doses import Dose, Doses
 from loaderbench.watching.in_step import QUICK_BURSTS, InStep, Others, drawn_steps, least_steps
@@ -227,6 +228,13 @@ class Watcher:
             return self.seen.get(self.judged)
         trains = [one for one in self.seen.values() if one.phase != "evaluate"] or list(self.seen.values())
         return max(trains, key=lambda one: one.spent_ns, default=None)
+
+    def stores(self, seen: Seen) -> tuple[str, ...]:
+        """Who sends what a loader reads, by its workers; where these are unknown, by the script's process."""
+        if seen.has_spans or self.probes == "none":
+            return tuple(seen.stores)
+        asked = sum(one.cpu.asked_bytes or 0 for one in seen.segments if one.cpu is not None)
+        return tuple(stores_of(connections().by_peer, asked))
 
     def close(self) -> None:
         """The script has ended, or the watch of it. An iterator that goes on is no longer seen."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import io
 import operator
-import os
 import random
 import sys
 import types
@@ -15,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
+
+from loaderbench.originals import os
 
 STANDARD_LIBRARY = str(Path(os.__file__).parent)
 METHODS = ("__getitem__", "__getitems__", "__iter__", "__call__")

@@ -67,6 +67,7 @@ REASONS: Mapping[str, Sequence[Details]] = {
     "storage_was_idle": [{}],
     "none_alone": [{}],
     "stalls_missed": [{"part": 0.2, "seen": 0.0}],
+    "nothing_read": [{"causes": ["storage", "prep"]}],
 }
 FAULTS: Mapping[str, Sequence[Details]] = {
     # analysis/kernels.py

@@ -12,7 +12,7 @@ from loaderbench.analysis.record import Judged
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import SPAN, STEP
 from loaderbench.studies.watched_run import run_of
-from loaderbench.watching import doses, iterator, spans
+from loaderbench.watching import doses, iterator, spans, stopwatch
 from loaderbench.watching import watcher as stamps
 from loaderbench.watching.data_loader import noticed
 from loaderbench.watching.iterator import MOST_REST_S
@@ -217,6 +217,7 @@ def test_workers_that_know_of_no_rest_are_given_none(monkeypatch: pytest.MonkeyP
 def test_a_worker_rests_as_long_as_it_is_told_and_its_span_begins_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(spans, "time", clock)
+    monkeypatch.setattr(stopwatch, "time", clock)
     monkeypatch.setattr(clock, "process_time_ns", lambda: 0, raising=False)
     ring = SpanRing(2)
     lane, begun = Lane(ring, 1), clock.now

@@ -1,6 +1,8 @@
 """Bursts of several ranks: at the same steps whatever each one's time, and what is done where that fails."""
 
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -158,3 +160,32 @@ def test_without_a_place_each_is_watched_by_itself(variables: dict[str, str]) ->
     (first, _) = two(**variables)
     assert first.cut_off is not None and "MASTER_PORT" in first.cut_off
     assert not first.all_here(0, 1.0) and first.hand_over(b"") == ([], None)
+
+
+CLOSES = """
+import os, sys
+from loaderbench.running.beside import Beside
+from loaderbench.running.ranks import rank_of
+
+variables = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "MASTER_ADDR": "127.0.0.1",
+             "MASTER_PORT": sys.argv[1]}
+beside = Beside(rank_of(variables), variables)
+os.closerange(3, 300)
+pipes = [os.pipe() for _ in range(20)]
+for reader, _ in pipes:
+    os.set_blocking(reader, False)
+beside.failed("x", "y")
+print(beside.all_here(0, 1.0), beside.hand_over(b"part"), beside.cut_off)
+for reader, writer in pipes:
+    os.write(writer, b"whole")
+    print(os.read(reader, 100).decode(), end=" ")
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def test_a_script_that_closes_the_connection_of_the_ranks_finds_nothing_in_its_own_files() -> None:
+    command = [sys.executable, "-c", CLOSES, str(free_port())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    alone = "False ([], None) the script closed the connection of the ranks' watch\n"
+    assert done.stdout == alone + "whole " * 20, done.stderr

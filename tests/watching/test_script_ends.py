@@ -28,7 +28,7 @@ for batch in DataLoader(list(range(400)), 4):
 def bare(*command: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     """Python alone."""
     return subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, check=False, cwd=folder, timeout=60
+        [sys.executable, *command], capture_output=True, text=True, check=False, cwd=folder, timeout=120
     )
 
 
