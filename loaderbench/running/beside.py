@@ -2,27 +2,32 @@
 over what each saw. The script's own process group is never touched.
 
 The place is torch's TCPStore: torchrun's agent serves one to all of its processes, and a prefix of our own keeps apart
-what the script's group writes there. Without one rank 0 serves another, at the port behind MASTER_PORT, which the
-script's own group takes itself. Nothing here ends a script: where the ranks do not come together, they go on alone.
+what the script's group writes there. Without one a process beside rank 0 serves another, at the port behind
+MASTER_PORT, which the script's own group takes itself; in rank 0's own process PyTorch's server aborts a script that
+closes inherited files. Nothing here ends a script: where the ranks do not come together, they go on alone.
 """
 
 from __future__ import annotations
 
 import json
+import signal
 import socket
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 from loaderbench.cases.options import is_count
+from loaderbench.forks import apart, end_with, pidfd_of
+from loaderbench.originals import os, time
 from loaderbench.recording.rank_place import RankPlace
 from loaderbench.recording.ranks import RankEnd
 from loaderbench.running.ranks import Rank
 from loaderbench.watching.kept import Kept, open_numbers
+from loaderbench.watching.own_files import as_its_own
 
 CONNECT_S = 30.0
+SERVES = b"serves"
 READY_S = 6.0
 """In which the slowest rank's queue is full, or known not to be."""
 NUM_LOCAL = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE")
@@ -42,7 +47,6 @@ class Beside:
         """Why the ranks cannot hand anything over."""
         self.patience_s = READY_S
         """For which rank 0 waits for what the others hand over; it may become less meanwhile."""
-        self._server: Any = None
         self._store: Any = None
         self._left: Any = None
         """The store, where the script has closed its files: its end would close others of the script's."""
@@ -61,9 +65,7 @@ class Beside:
         number, timeout = int(port) + (not of_agent), timedelta(seconds=CONNECT_S)
         try:
             if not of_agent and self.place.rank == 0:
-                self._server = distributed.TCPStore(  # type: ignore[attr-defined]
-                    host, number, is_master=True, wait_for_workers=False, timeout=timeout
-                )
+                _serve_beside(host, number)
             store = distributed.TCPStore(host, number, is_master=False, timeout=timeout)  # type: ignore[attr-defined]
             prefix = f"loaderbench/watch/{variables.get('TORCHELASTIC_RESTART_COUNT', '0')}"
             self._store = distributed.PrefixStore(prefix, store)  # type: ignore[attr-defined]
@@ -76,8 +78,7 @@ class Beside:
     def _meeting(self) -> Any:
         """The store, where the ranks can meet; None where they cannot (any more)."""
         if self._store is not None and any(one.number is None for one in self._files):
-            self._left = self._store, self._server
-            self._server = None
+            self._left = self._store
             self._lost("the script closed the connection of the ranks' watch")
         return self._store
 
@@ -165,3 +166,35 @@ class Beside:
 
 def _said(error: RuntimeError) -> str:
     return (str(error).strip().splitlines() or ["no message"])[0][:120]
+
+
+def _serve_beside(host: str, port: int) -> None:
+    """Serve a store in a process that ends with this one. RuntimeError: why it cannot."""
+    script, (told, tell) = pidfd_of(os.getpid()), os.pipe()
+    if script is None:
+        raise RuntimeError("this needs Linux 5.3 or later")
+
+    def serve() -> NoReturn:
+        from torch import distributed
+
+        as_its_own(keep=(tell, script))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        try:
+            _server = distributed.TCPStore(  # type: ignore[attr-defined]
+                host, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=CONNECT_S)
+            )
+        except RuntimeError as error:
+            os.write(tell, _said(error).encode())
+            os._exit(1)
+        os.write(tell, SERVES)
+        os.close(tell)
+        end_with(script)
+
+    apart(serve)
+    for number in (tell, script):
+        os.close(number)
+    with open(told, "rb") as answer:
+        said = answer.read()
+    if said != SERVES:
+        raise RuntimeError(said.decode() or "its server did not start")

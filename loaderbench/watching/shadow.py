@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import json
 import random
-import select
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from loaderbench.forks import collector_at_rest, leave_garbage
+from loaderbench.forks import WORD, apart, end_with, pidfd_of, wait_for
 from loaderbench.images.cache_state import evict, residency
 from loaderbench.originals import os, time
 from loaderbench.recording.facts import ShadowRead
@@ -40,8 +38,6 @@ MOST_EVICTED_BYTES = 16 << 20
 GONE = 0.01
 """A file of which more was in memory before is left there: the script read it, or may have."""
 TRIES = 200
-WORD = 8
-"""Bytes of a request: the number of a sample."""
 
 
 class Shadow:
@@ -60,21 +56,16 @@ class Shadow:
         requests, ours = os.pipe()
         theirs, answers = os.pipe()
         self._requests, self._answers = Kept(ours), Kept(theirs)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # the child runs nothing of the other threads'
-            with collector_at_rest():
-                child = os.fork()
-                if not child:
-                    leave_garbage()
-        if not child:
+
+        def serve() -> NoReturn:
             self._requests.close()
             self._answers.close()
-            _leave_behind(lambda: _serve(dataset, requests, answers, script), answers)
+            _serve(dataset, requests, answers, script)
+
+        self._pid = apart(serve)
         for descriptor in (requests, answers, script):
             if descriptor is not None:
                 os.close(descriptor)
-        _waited_for(child)
-        self._pid = int.from_bytes(os.read(theirs, WORD), "little")  # 0: there was no second fork
         reader = pidfd_of(self._pid) if self._pid else None
         self._reader = None if reader is None else Kept(reader)
         self._is_open = True
@@ -159,15 +150,7 @@ class Shadow:
             with suppress(ProcessLookupError):  # it has ended
                 signal.pidfd_send_signal(reader, signal.SIGKILL)
             os.close(reader)
-            _waited_for(self._pid)  # of a script that all orphans go to, as the first process of a container
-
-
-def pidfd_of(pid: int) -> int | None:
-    """None where it has ended, or the kernel knows none (before Linux 5.3)."""
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return None
+            wait_for(self._pid)  # of a script that all orphans go to, as the first process of a container
 
 
 def is_of(pidfd: int, pid: int) -> bool:
@@ -179,22 +162,6 @@ def is_of(pidfd: int, pid: int) -> bool:
     return "Pid:" in told and told[told.index("Pid:") + 1] in (str(pid), "-1")  # -1: it has ended
 
 
-def _waited_for(pid: int) -> None:
-    with suppress(ChildProcessError):  # it is no child, or the script waited for all of its children
-        os.waitpid(pid, 0)
-
-
-def _leave_behind(serve: Callable[[], NoReturn], answers: int) -> NoReturn:
-    """In the process between the script and the reader: fork the reader, and tell the script its number."""
-    try:
-        reader = os.fork()
-        if not reader:
-            serve()
-        os.write(answers, reader.to_bytes(WORD, "little"))
-    finally:
-        os._exit(0)
-
-
 # -- the reader -----------------------------------------------------------------------------------------------
 
 
@@ -202,7 +169,7 @@ def _serve(dataset: Any, requests: int, answers: int, script: int | None) -> NoR
     """The reader's whole life; nothing of it returns to the script. `script`: pidfd of the script."""
     try:
         if script is not None:
-            threading.Thread(target=_end_with, args=(script,), daemon=True).start()
+            threading.Thread(target=end_with, args=(script,), daemon=True).start()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.nice(19)
@@ -215,12 +182,6 @@ def _serve(dataset: Any, requests: int, answers: int, script: int | None) -> NoR
             os.write(answers, _answer(reader, int.from_bytes(number, "little")) + b"\n")
     except BaseException:  # nothing may come back into the script; its end tells the other side
         os._exit(1)
-    os._exit(0)
-
-
-def _end_with(script: int) -> None:
-    """A sample that is read meanwhile is not awaited."""
-    select.select([script], [], [])
     os._exit(0)
 
 
