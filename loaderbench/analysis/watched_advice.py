@@ -73,6 +73,8 @@ class Batches:
     """[K] the script's own work on them."""
     read_bytes: float
     """A batch; 0 where unknown."""
+    pages: Draws
+    """[K] of memory that the data set's code gave back and took anew."""
 
 
 def batches_of(segments: Sequence[Segment]) -> Batches | None:
@@ -102,6 +104,7 @@ def batches_of(segments: Sequence[Segment]) -> Batches | None:
         cpu=of("cpu_ns").clip(0.0),
         step=np.asarray((stamps[:, STEP["done_ns"]] - stamps[:, STEP["returned_ns"]]) / 1e9),
         read_bytes=float(asked.mean()),
+        pages=rows[:, SPAN["minor_faults"]].clip(0).astype(np.float64),
     )
 
 
@@ -193,6 +196,7 @@ def advise_watched(
         actions += _for_workers(follower, seen)
         actions += _for_what_workers_do(follower, seen)
         actions += _for_threads(follower, seen)
+        actions += _for_memory(follower, seen)
         if "storage" in causes:
             actions += _for_storage(follower, seen, verdict)
     elif {"storage", "prep"} & causes and seen.loaders[0].kind == "DataLoader":
@@ -354,6 +358,20 @@ def _for_threads(follower: Follower, seen: WatchedFacts) -> list[Action]:
     details: dict[str, Json] = {"threads": threads, "workers": workers, "cpus": follower.cpus}
     now = np.maximum(follower.now, follower.real_s)  # it waits for processors now
     return [Action("contention", "worker_threads", None, follower.estimate(now / then), details)]
+
+
+def _for_memory(follower: Follower, seen: WatchedFacts) -> list[Action]:
+    """Freed memory that is given back to the kernel and taken anew, for sample after sample."""
+    if seen.page_s is None:
+        return []
+    batches = follower.batches
+    spent = np.minimum(batches.pages * seen.page_s, batches.cpu)
+    part = float(spent.sum()) / max(float(batches.cpu.sum()), 1e-9)
+    predicted = follower.without(spent, part)
+    if predicted.low is not None and predicted.low > 1.0:
+        # Memory that is no malloc's, and arrays that it maps by themselves whatever its settings, are not told apart.
+        predicted = replace(predicted, low=1.0, method=f"{predicted.method}; from no gain on, if it is not malloc's")
+    return [Action("prep", "keep_memory", None, predicted, {"part": part})]
 
 
 def _for_storage(follower: Follower, seen: WatchedFacts, verdict: Verdict) -> list[Action]:

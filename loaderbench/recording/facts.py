@@ -71,7 +71,8 @@ SPAN_FIELDS = (
     "major_faults",  # page faults that needed the storage (getrusage ru_majflt); -1 where unknown
     "page_bytes",  # sizes of the files read, each rounded up to whole pages: what a cold read moves; of a watched
     # script the bytes that it asked for, or received over TCP, whichever are more; -1 where unknown
-    "minor_faults",  # page faults without the storage: memory used for the first time (ru_minflt); -1 where unknown
+    "minor_faults",  # page faults without the storage: memory used for the first time (ru_minflt); of a watched script
+    # those of the data set's own code, less the pages by which its process grew; -1 where unknown
     "read_cpu_ns",  # the part of cpu_ns that reading took; -1 where unknown
 )
 """Columns of a span. One row of int64 a batch, written by the worker that made it. Older runs lack the last two."""
@@ -903,6 +904,9 @@ class WatchedFacts:
     """Threads that PyTorch uses in the script's own process."""
     available_memory_bytes: int | None = None
     """What this machine could still give when the script ended."""
+    page_s: float | None = None
+    """CPU seconds of taking a page of memory and giving it back, here; None where malloc is not glibc's, where it keeps
+    freed memory already, and in runs that did not store it."""
     optimizer_steps: int | None = None
     """As a trainer's callback counted them; None without one."""
     thread: str | None = None

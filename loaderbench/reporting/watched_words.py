@@ -10,6 +10,7 @@ from loaderbench.plain import Json
 from loaderbench.printable import clean
 from loaderbench.recording.caveats import Reason
 from loaderbench.recording.facts import WatchedFacts, WatchedLoader
+from loaderbench.running.heap import VARIABLES
 
 Details = Mapping[str, Json]
 
@@ -127,6 +128,10 @@ ACTIONS: Mapping[str, Callable[[Change, Details], str]] = {
     "cheaper_samples": lambda c, d: (
         f"cheaper samples: {d['name']} computes for {_part(d)} of a worker's time; store what it makes, smaller or "
         "decoded; without that work"
+    ),
+    "keep_memory": lambda c, d: (
+        f"keep freed memory: {' '.join(f'{name}={value}' for name, value in VARIABLES.items())} in front of python: a "
+        f"worker spends {_part(d)} of its processor time on memory that glibc has given back and takes anew"
     ),
     "cache_in_memory": lambda c, d: (
         f"keep the data set in memory: about {_size(_figure(d, 'bytes'))}, of {_size(_figure(d, 'available'))} "

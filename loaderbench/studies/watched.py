@@ -20,6 +20,7 @@ from loaderbench.recording.facts import (
     WatchedSettings,
     WatchedTransform,
 )
+from loaderbench.running.heap import page_seconds
 from loaderbench.watching.applying import Applier
 from loaderbench.watching.seen import KINDS, Seen
 from loaderbench.watching.transforms import THREADS, TORCH_THREADS
@@ -92,6 +93,7 @@ def surrounded(facts: WatchedFacts, main: Seen, watcher: Watcher, applier: Appli
         shared=around.shared,
         torch_threads=None if torch is None else torch.get_num_threads(),
         available_memory_bytes=memory,
+        page_s=page_seconds(),
         optimizer_steps=watcher.optimizer_steps,
         applied=applied,
         not_applied=applier.why_nothing if applier is not None and applied is None else None,

@@ -227,11 +227,11 @@ class _Reader:
     def _timed(self, number: int) -> tuple[int, int, int]:
         """(ns in which it ran or waited for anything but a processor, processor ns, bytes that it asked for)"""
         counts = self._watch.begin()
-        begun, cpu, queued = self._watch.now()
+        begun = self._watch.now()
         self._dataset[number]
-        ended, cpu_then, queued_then = self._watch.now()
-        read_bytes = self._watch.since(counts).asked or 0
-        return ended - begun - max(0, queued_then - queued), cpu_then - cpu, read_bytes
+        ended = self._watch.now()
+        read_bytes, queued_ns = self._watch.since(counts).asked or 0, max(0, ended.waited_ns - begun.waited_ns)
+        return ended.wall_ns - begun.wall_ns - queued_ns, ended.cpu_ns - begun.cpu_ns, read_bytes
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event != "open" or self._opened is None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from loaderbench.originals import time
 from loaderbench.recording.facts import SPAN, SPAN_FIELDS, Table
 from loaderbench.samplers.connections import Address, stores_of
-from loaderbench.watching.stopwatch import stopwatch
+from loaderbench.watching.stopwatch import Moment, stopwatch
 
 SLOTS = 4096
 """Spans kept of each worker; the oldest are overwritten."""
@@ -29,7 +29,7 @@ PEERS, PEER = 4, 4
 """Peers of each worker that are kept, those that sent most; int64 of each: address, port, bytes."""
 ROW = (
     "start_ns", "fetched_ns", "ready_ns", "cpu_fetch_ns", "cpu_ns", "runqueue_fetch_ns", "runqueue_ns",
-    "faults", "read_bytes",
+    "faults", "read_bytes", "pages",
 )  # fmt: skip
 AT = {name: number for number, name in enumerate(ROW)}
 REST_POLL_S = 0.001
@@ -120,6 +120,8 @@ def _spans(rows: Table) -> Table:
         ("runqueue_ns", of["runqueue_ns"]),
         ("major_faults", of["faults"]),
         ("page_bytes", of["read_bytes"]),
+        ("minor_faults", of["pages"]),
+        ("read_cpu_ns", np.full_like(worker, -1)),
     ):
         table[:, SPAN[name]] = values
     return table
@@ -130,7 +132,7 @@ class Lane:
 
     def __init__(self, ring: SpanRing, worker: int) -> None:
         self._ring, self._worker = ring, worker
-        self._fetched: tuple[int, int, int] | None = None
+        self._fetched: Moment | None = None
         self._by_peer: dict[Address, int] = {}
 
     def collating(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -147,19 +149,21 @@ class Lane:
         self._ring.rest()
         watch = stopwatch()
         begun = watch.begin()
-        start, cpu, waited = watch.now()
+        start = watch.now()
         self._fetched = None
         batch = make()
-        ready, cpu_ready, waited_ready = watch.now()
-        fetched, cpu_fetched, waited_fetched = self._fetched or (ready, cpu_ready, waited_ready)
+        ready = watch.now()
+        fetched = self._fetched or ready
         spent = watch.since(begun)
-        known = min(waited, waited_ready, waited_fetched) >= 0
+        known = min(start.waited_ns, fetched.waited_ns, ready.waited_ns) >= 0
         self._ring.add(
             self._worker,
             (
-                start, fetched, ready, cpu_fetched - cpu, cpu_ready - cpu,
-                waited_fetched - waited if known else -1, waited_ready - waited if known else -1,
-                spent.faults, -1 if spent.asked is None else spent.asked,
+                start.wall_ns, fetched.wall_ns, ready.wall_ns,
+                fetched.cpu_ns - start.cpu_ns, ready.cpu_ns - start.cpu_ns,
+                fetched.waited_ns - start.waited_ns if known else -1,
+                ready.waited_ns - start.waited_ns if known else -1,
+                spent.faults, -1 if spent.asked is None else spent.asked, max(0, fetched.pages - start.pages),
             ),
         )  # fmt: skip
         if spent.by_peer:

@@ -10,6 +10,7 @@ from loaderbench.originals import os, time
 from loaderbench.samplers.connections import Address, connections
 from loaderbench.watching.kept import Kept
 
+PAGE = resource.getpagesize()
 PLUMBING = ("multiprocessing.", "torch.utils.data.", "loaderbench.")
 """Modules whose threads carry batches, or are ours: what they read is not the data set's."""
 
@@ -19,6 +20,19 @@ class _Own:
 
     read_bytes = 0
     """That the stopwatches have read themselves, which the kernel counts too."""
+
+
+class Moment(NamedTuple):
+    """What a thread and its process have spent so far."""
+
+    wall_ns: int
+    cpu_ns: int
+    """Of the process."""
+    waited_ns: int
+    """In which the thread was runnable but did not run; -1: unknown."""
+    pages: int
+    """Of memory that the process began to use, less those by which it grew: between two moments, those that it had
+    given back and takes anew."""
 
 
 class Reads(NamedTuple):
@@ -58,10 +72,12 @@ class Stopwatch:
         self.is_lost = False
         """The script closed its files."""
 
-    def now(self) -> tuple[int, int, int]:
-        """Wall ns, CPU ns of the process, ns in which this thread was runnable but did not run (-1: unknown)."""
+    def now(self) -> Moment:
+        """Without what this itself takes."""
         fields = self._text(self._schedule).split()  # proc(5), schedstat: field 2
-        return time.perf_counter_ns(), time.process_time_ns(), int(fields[1]) if len(fields) == 3 else -1
+        waited, usage = int(fields[1]) if len(fields) == 3 else -1, resource.getrusage(resource.RUSAGE_SELF)
+        pages = usage.ru_minflt - usage.ru_maxrss * 1024 // PAGE  # getrusage(2): KiB
+        return Moment(time.perf_counter_ns(), time.process_time_ns(), waited, pages)
 
     def begin(self) -> Reads:
         """The counts before a batch."""

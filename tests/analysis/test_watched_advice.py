@@ -146,6 +146,21 @@ def test_threads_of_workers_that_are_more_than_processors() -> None:
     assert "worker_threads" not in advised(run_of(one, 4, cpus=4, settings=settings(worker_torch_threads=1)))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_memory_that_is_given_back_and_taken_anew_is_worth_what_its_pages_take(workers: int) -> None:
+    making, step = np.full(300, 40.0), np.full(300, 10.0)
+    one = segment(making, step, workers)
+    assert one.spans is not None
+    one.spans[:, SPAN["minor_faults"]] = 8000
+    found = advised(run_of(one, workers, cpus=4, page_s=2e-6))["keep_memory"]
+    assert holds(found.predicted_speedup, rate(making, step, workers) / rate(making - 16.0, step, workers))
+    assert found.predicted_speedup is not None and found.predicted_speedup.low == 1.0  # it may be no malloc's
+    assert "MALLOC_TRIM_THRESHOLD_=1073741824" in found.action and "40 %" in found.action
+    assert "keep_memory" not in advised(run_of(one, workers, cpus=4))  # malloc is another's, or keeps it
+    one.spans[:, SPAN["minor_faults"]] = 200
+    assert "keep_memory" not in advised(run_of(one, workers, cpus=4, page_s=2e-6))
+
+
 def test_data_that_fits_into_memory_is_kept_there_and_samples_are_put_together() -> None:
     making, step = np.full(300, 40.0), np.full(300, 10.0)
     one = segment(making, step, 2, read_part=0.9)

@@ -221,6 +221,7 @@ WATCHED_ADVICE: Mapping[str, Sequence[tuple[Any, Details]]] = {
     "cheaper_samples": [(None, {"name": "Photos.__getitem__", "part": 0.4})],
     "cache_in_memory": [(None, {"bytes": 4e9, "available": 2e10})],
     "fewer_reads": [(None, {"bytes": 4e4}), (None, {})],
+    "keep_memory": [(None, {"part": 0.3})],
 }  # fmt: skip
 ADVICE: Mapping[str, Sequence[tuple[Details | None, Details]]] = {
     # analysis/advice.py: code → (change, details)

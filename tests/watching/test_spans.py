@@ -9,7 +9,7 @@ from loaderbench.watching.spans import SLOTS, Lane, SpanRing
 
 def row(start: int, fetch: int, collate: int, *, cpu: int, waited: int) -> tuple[int, ...]:
     """Of a batch whose data set took `fetch`, of that `cpu` on a processor and `waited` for one."""
-    return (start, start + fetch, start + fetch + collate, cpu, cpu + collate, waited, waited, 0, 4096)
+    return (start, start + fetch, start + fetch + collate, cpu, cpu + collate, waited, waited, 0, 4096, 0)
 
 
 def test_batches_come_from_each_worker_in_turn_and_the_rest_of_the_time_was_waiting() -> None:
