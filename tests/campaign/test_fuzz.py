@@ -11,10 +11,10 @@ import commands
 import pytest
 
 from loaderbench.plugins import installed_decoders
+from tests.campaign.drawn import SEED, TIMES
 
-SEED = 20_260
-NUM_DECODES = 24_000
-PARTS = 8
+NUM_DECODES = 24_000 * TIMES
+PARTS = 8 * TIMES
 SCRIPT = Path(__file__).with_name("decode_fuzzed.py")
 HANGS_S = 300
 """Seconds for a part, which takes a few."""

@@ -17,10 +17,10 @@ from commands import DEVICE, call
 
 from loaderbench.errors import ConfigError
 from loaderbench.recording.store import Store, load_run
+from tests.campaign.drawn import SEED, TIMES
 from tests.campaign.watching import Command, alive, left, send
 
-SEED = 20_260
-NUM_KILLS = 84
+NUM_KILLS = 84 * TIMES
 KILLS_A_TEST = 12
 MOST_S = 14.0
 """Seconds after its start up to which a command is killed: it needs about 7 to measure the first case."""

@@ -13,11 +13,11 @@ import typer.main
 from commands import call
 
 from loaderbench.commands import app
+from tests.campaign.drawn import SEED, TIMES
 
 pytestmark = pytest.mark.slow
 
-SEED = 20_260
-NUM_TRIED = 240
+NUM_TRIED = 240 * TIMES
 TRIED_A_TEST = 20
 DIGITS, MANY = "9" * 5000, "9" * 400
 NUMBERS = (

@@ -15,9 +15,9 @@ from commands import TINY, Ended, call
 
 from loaderbench.recording.store import Store
 from tests.campaign.damage import spoil
+from tests.campaign.drawn import SEED, TIMES
 
-SEED = 20_260
-NUM_SPOILT = 600
+NUM_SPOILT = 600 * TIMES
 ROUNDS_A_TEST = 50
 ARGUMENTS = ("--res", "96", *TINY)
 
