@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from loaderbench import lacking
 from loaderbench.errors import CaseFailed, ConfigError
-from loaderbench.images.files import CONVERTED_RECORD, exclusive, holds_foreign_files, replace_file
+from loaderbench.images.files import CONVERTED_RECORD, exclusive, holds_foreign_files, read_record, replace_file
 from loaderbench.images.index import ImageIndex, index_images
 from loaderbench.images.jpeg import CMYK_COMPONENTS
 from loaderbench.images.pool import run_parallel
@@ -31,11 +31,12 @@ from loaderbench.images.shards import (
     listing_digest,
     make_index,
     names_of,
-    read_record,
     read_shards,
+    record_of,
     write_shards,
 )
 from loaderbench.neutral import standing_in
+from loaderbench.recording.files import parsed, read_bytes
 
 Progress = Callable[[int, int], None]
 
@@ -146,15 +147,12 @@ def _is_finished(folder: Path, parameters: dict[str, Any]) -> bool:
     Raises:
         ConfigError: the folder holds something else.
     """
-    found = read_record(folder)
+    found = record_of(folder)
     if found == parameters:
         return True
     partial = folder / f"{CONVERTED_RECORD}.partial"
-    if found is None and partial.exists():
-        try:
-            found = json.loads(partial.read_text())
-        except ValueError as error:
-            raise ConfigError(f"{partial} is damaged; remove {folder}") from error
+    if found is None:
+        found = read_record(partial)
         if found == parameters:
             return False
     if found is not None:
@@ -304,7 +302,7 @@ class _Litdata(_ShardWriter):
     def side_files(self, files: ImageIndex, first: NDArray[np.int64]) -> dict[str, str]:
         chunks = []
         for path in files.paths():
-            described = json.loads(Path(f"{path}{PIECE_SUFFIX}").read_text())
+            described: Any = parsed(read_bytes(Path(f"{path}{PIECE_SUFFIX}")))
             chunks.append({**described["chunks"][0], "filename": Path(path).name})
         return {"index.json": json.dumps({"chunks": chunks, "config": described["config"]}, sort_keys=True)}
 
@@ -381,11 +379,12 @@ class _Beton(_Writer):
             file.seek(0)
             for part in (header, descriptors, rows):
                 file.write(part.tobytes())
-            Path(f"{job.path}{PIECE_SUFFIX}").write_text(json.dumps(broken))
+            with replace_file(f"{job.path}{PIECE_SUFFIX}") as piece:
+                piece.write(json.dumps(broken).encode())
         yield len(broken)
 
     def side_files(self, files: ImageIndex, first: NDArray[np.int64]) -> dict[str, str]:
-        return {BROKEN_FILE: Path(f"{files.path(0)}{PIECE_SUFFIX}").read_text()}
+        return {BROKEN_FILE: read_bytes(Path(f"{files.path(0)}{PIECE_SUFFIX}")).decode()}
 
 
 def _ffcv() -> tuple[Any, Any, Any]:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from loaderbench.decoders.pillow import as_rgb, open_image
 from loaderbench.errors import ConfigError
-from loaderbench.images.files import exclusive, holds_foreign_files, replace_file
+from loaderbench.images.files import exclusive, holds_foreign_files, read_record, replace_file
 from loaderbench.images.formats import SUFFIXES
 from loaderbench.images.index import index_images
 from loaderbench.images.jpeg import too_large
@@ -168,11 +168,8 @@ def derive_dataset(
 def _claim(folder: Path, parameters: dict[str, object]) -> None:
     """Write down what the variant is made from, or check that it is the same."""
     record = folder / RECORD_NAME
-    if record.exists():
-        try:
-            found = json.loads(record.read_text())
-        except ValueError as error:
-            raise ConfigError(f"{record} is damaged; remove {folder}") from error
+    found = read_record(record)
+    if found is not None:
         if found != parameters:
             raise ConfigError(f"{folder} was derived with other settings ({found}); remove it or choose another --out")
     elif holds_foreign_files(folder):

@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from loaderbench.errors import UnavailableError
+from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.plain import JsonObject
 from loaderbench.printable import clean
+from loaderbench.recording.files import open_lock, read_json
 
 PART_SUFFIX = ".part"
 """Not an image suffix, so a file that is being written is never taken for an image."""
@@ -97,6 +99,25 @@ def _unmapped_owner() -> set[int]:
         return set()
 
 
+def read_record(record: Path) -> JsonObject | None:
+    """A record that loaderbench keeps beside images; None where there is none. The folder may be somebody else's.
+
+    Raises:
+        ConfigError: it is damaged or no file, or cannot be read.
+    """
+    try:
+        found = read_json(record)
+    except NotADirectoryError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"cannot read {record}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{record} is damaged; remove {record.parent}") from error
+    if found is not None and not isinstance(found, dict):
+        raise ConfigError(f"{record} is damaged; remove {record.parent}")
+    return found
+
+
 def holds_foreign_files(folder: Path) -> bool:
     """Whether anything but loaderbench's own records is in the folder."""
     return any(not entry.name.startswith(OWN_FILES_PREFIX) for entry in folder.iterdir())
@@ -106,11 +127,13 @@ def holds_foreign_files(folder: Path) -> bool:
 def replace_file(path: str | Path) -> Iterator[BinaryIO]:
     """Write to `path.part`, which becomes `path` in one step at the end, or goes away on an error.
 
-    Only one process may write a path at a time (`exclusive`). The partial file of a killed one is overwritten.
+    Only one process may write a path at a time (`exclusive`). The partial file of a killed one is removed, and so is a
+    link of that name: it may lead out of a folder that somebody else filled.
     """
     part = f"{path}{PART_SUFFIX}"
+    Path(part).unlink(missing_ok=True)
     try:
-        with open(part, "wb") as file:
+        with open(part, "xb") as file:
             yield file
         os.replace(part, path)  # noqa: PTH105
     except BaseException:
@@ -124,7 +147,7 @@ def exclusive(lock: Path) -> Iterator[None]:
 
     Says on stderr that it waits: the process that holds the lock may hang.
     """
-    with open(lock, "ab") as file:
+    with open_lock(lock) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -28,7 +28,7 @@ from loaderbench.images.formats import (
 )
 from loaderbench.images.index import IMAGE_SUFFIXES, ImageIndex, Listing
 from loaderbench.images.jpeg import JpegHeader, NotJpegError, check_start, find_frame, too_large
-from loaderbench.images.shards import read_record, read_shards
+from loaderbench.images.shards import read_shards, record_of
 from loaderbench.plain import JsonObject
 
 Progress = Callable[[int, int], None]
@@ -370,7 +370,7 @@ def scan_dataset(root: str | Path, *, check_content: bool = True, progress: Prog
         ConfigError: `root` is missing or not readable, or is no folder.
     """
     called, root = os.fspath(root), os.path.realpath(root)
-    if read_record(root) is not None:
+    if record_of(root) is not None:
         return _scan_converted(root)
     images, listing = _list_tree(root, called)
     parts = list(_check_all(images, check_content, progress))

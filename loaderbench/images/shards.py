@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.errors import ConfigError
-from loaderbench.images.files import CONVERTED_RECORD, OWN_FILES_PREFIX
+from loaderbench.images.files import CONVERTED_RECORD, OWN_FILES_PREFIX, read_record, replace_file
 from loaderbench.images.index import ImageIndex, index_images
 from loaderbench.plain import JsonObject
 from loaderbench.plugins import loader_of_format
@@ -130,29 +130,22 @@ def listing_digest(images: ImageIndex) -> str:
     return digest.hexdigest()[:16]
 
 
-def read_record(folder: str | Path) -> dict[str, str | int] | None:
+def record_of(folder: str | Path) -> JsonObject | None:
     """What a converted folder was made from; None for any other folder.
 
     Raises:
         ConfigError: the record is damaged.
     """
     record = Path(folder) / CONVERTED_RECORD
-    try:
-        content: dict[str, str | int] = json.loads(record.read_text())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise ConfigError(f"cannot read {record}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{record} is damaged; remove {record.parent}") from error
-    if not isinstance(content, dict) or not {"format", "listing"} <= set(content):
+    content = read_record(record)
+    if content is not None and not {"format", "listing"} <= set(content):
         raise ConfigError(f"{record} is damaged; remove {record.parent}")
     return content
 
 
 def first_container(folder: str) -> str | None:
     """A container of a converted folder; None for any other."""
-    return None if read_record(folder) is None else next(read_shards(folder).files.paths())
+    return None if record_of(folder) is None else next(read_shards(folder).files.paths())
 
 
 def folder_inside(root: str | Path, format_name: str) -> Path:
@@ -166,7 +159,7 @@ def open_data_set(root: str, format_name: str | None, on_listed: Callable[[int],
     Raises:
         ConfigError: the folder holds something else, or its conversion is of other images; says what to do.
     """
-    record = read_record(root)
+    record = record_of(root)
     if format_name is None:
         if record is not None:
             made, loader = record["format"], loader_of_format(str(record["format"]))
@@ -180,7 +173,7 @@ def open_data_set(root: str, format_name: str | None, on_listed: Callable[[int],
                 f"{root} holds an unfinished conversion: repeat the `loaderbench dataset convert` that began it"
             )
         inside = folder_inside(root, format_name)
-        record = read_record(inside)
+        record = record_of(inside)
         convert = f"`loaderbench dataset convert {root} --to {format_name}`"
         if record is None:
             raise ConfigError(
@@ -204,7 +197,7 @@ def write_shards(shards: ShardSet, path: str) -> None:
         "side_files": shards.side_files,
     }
     samples = shards.samples
-    with open(path, "wb") as file:
+    with replace_file(path) as file:
         np.savez(
             file,
             texts=np.frombuffer(json.dumps(texts).encode(), dtype=np.uint8),

@@ -24,7 +24,7 @@ from PIL import Image, ImageDraw, ImageFilter
 from loaderbench.cases.options import is_count
 from loaderbench.cases.study import MOST_SEED, check_range
 from loaderbench.errors import ConfigError
-from loaderbench.images.files import exclusive, holds_foreign_files, replace_file
+from loaderbench.images.files import exclusive, holds_foreign_files, read_record, replace_file
 from loaderbench.images.pool import run_parallel
 from loaderbench.printable import short
 
@@ -261,7 +261,7 @@ def make_dataset(
         missing = [
             name
             for name in sizes
-            if _read_record(root / name / RECORD_NAME) != _parameters(name, num_images, num_classes, recipe)
+            if read_record(root / name / RECORD_NAME) != _parameters(name, num_images, num_classes, recipe)
         ]
         if missing:
             with exclusive(root / ".loaderbench-lock"):
@@ -287,17 +287,6 @@ def _parameters(name: str, num_images: int, num_classes: int, recipe: Recipe) ->
     return {"variant": name, "num_images": num_images, "num_classes": num_classes, **asdict(recipe)}
 
 
-def _read_record(record: Path) -> dict[str, object] | None:
-    """Parameters that a variant was made with; None where there is no such record."""
-    try:
-        content: dict[str, object] = json.loads(record.read_text())
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise ConfigError(f"{record} is damaged; remove {record.parent}") from error
-    return content
-
-
 def _is_finished(folder: Path, parameters: dict[str, object]) -> bool:
     """True where the variant is complete; False where it is to be made or completed. Call it under the lock.
 
@@ -305,7 +294,7 @@ def _is_finished(folder: Path, parameters: dict[str, object]) -> bool:
         ConfigError: the folder holds something else.
     """
     for record, finished in ((folder / RECORD_NAME, True), (folder / f"{RECORD_NAME}.partial", False)):
-        found = _read_record(record)
+        found = read_record(record)
         if found == parameters:
             return finished
         if found is not None:

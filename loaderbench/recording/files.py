@@ -15,7 +15,7 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, BinaryIO, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +68,16 @@ def write_atomic(path: Path, data: bytes, like: os.stat_result | None = None) ->
             os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def open_lock(path: Path) -> BinaryIO:
+    """Open a file to be locked, made where there is none. No link is followed, and no pipe waited for: the folder may
+    come from somebody else. Raises OSError."""
+
+    def opened(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+    return open(path, "ab", opener=opened)
 
 
 def json_bytes(value: Json) -> bytes:

@@ -50,6 +50,7 @@ from loaderbench.recording.files import (
     json_bytes,
     load_facts,
     not_finite_caveat,
+    open_lock,
     parsed,
     read_bytes,
     read_json,
@@ -351,7 +352,7 @@ class StudyFolder:
         log = self.path / LOG_FILE
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = log.open("ab")
+            file = open_lock(log)
         except OSError as error:
             raise NotStored(f"cannot store the result in {self.path}: {_write_reason(error)}") from error
         with file:

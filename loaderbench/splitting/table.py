@@ -22,7 +22,7 @@ from loaderbench.machine import environment
 from loaderbench.plain import Json
 from loaderbench.printable import short
 from loaderbench.recording.facts import Environment
-from loaderbench.recording.files import parsed, read_bytes, write_atomic
+from loaderbench.recording.files import open_lock, parsed, read_bytes, write_atomic
 from loaderbench.recording.split_times import SplitTime, TableMachine, TableSubject
 
 FOLDER = "tables"
@@ -157,7 +157,7 @@ def _changing(path: Path, subject: TableSubject) -> Iterator[TimesTable]:
     """The table as it is now, while no other process changes it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path.with_name(f".{path.name}.lock"), "ab") as lock:
+        with open_lock(path.with_name(f".{path.name}.lock")) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # held for milliseconds, so nobody is told to wait
             yield read(path, subject)
     except OSError as error:

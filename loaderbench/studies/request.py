@@ -17,7 +17,7 @@ from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images.formats import SUFFIXES
 from loaderbench.images.index import first_image, index_images
 from loaderbench.images.manifest import resolve_dataset
-from loaderbench.images.shards import read_record
+from loaderbench.images.shards import record_of
 from loaderbench.machine import usable_cpus
 from loaderbench.running.cache import can_prove_cold
 
@@ -116,7 +116,7 @@ def resolve(
 def _variant(dataset: str | None, resolution: int | None, progress: Progress) -> Variant:
     """Where it lies. Raises ConfigError, before anything starts, where it holds no image."""
     path, name = resolve_dataset(dataset, resolution, progress=progress)
-    if first_image(path) is None and read_record(path) is None:
+    if first_image(path) is None and record_of(path) is None:
         index_images(_as_called(path, dataset))  # says what the folder holds instead
     return Variant(path, name, resolution)
 

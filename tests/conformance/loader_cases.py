@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from loaderbench import plugins
 from loaderbench.images.convert import convert_dataset
-from loaderbench.images.shards import folder_inside, open_data_set, read_record
+from loaderbench.images.shards import folder_inside, open_data_set, record_of
 from loaderbench.loaders import fetch
 from loaderbench.loaders.base import Batch, Loader, LoaderContext
 
@@ -78,7 +78,7 @@ def installed(name: str) -> bool:
 
 
 def context_for(name: str, tree: Path, **changes: Any) -> LoaderContext:
-    if name in FORMATS and read_record(folder_inside(tree, FORMATS[name])) is None:
+    if name in FORMATS and record_of(folder_inside(tree, FORMATS[name])) is None:
         convert_dataset(tree, FORMATS[name], shard_images=6 if name in SHARD_LOADERS else None, processes=1)
     data = open_data_set(str(tree), FORMATS.get(name))
     values: dict[str, Any] = {

@@ -178,6 +178,14 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         extend(path_of(tmp_path, SUBJECT), SUBJECT, [taken("cpu:1", 8)])
 
 
+def test_a_link_in_the_place_of_its_lock_is_not_followed(path: Path, tmp_path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.with_name(f".{path.name}.lock").symlink_to(tmp_path / "made by us")
+    with pytest.raises(ConfigError, match="cannot write the table"):
+        extend(path, SUBJECT, [taken("cpu:1", 8)])
+    assert not (tmp_path / "made by us").exists()
+
+
 def test_an_entry_is_one_line(path: Path) -> None:
     extend(path, SUBJECT, [taken("cpu:1", 8), taken("cpu:1", 9)])
     head, *lines = path.read_text().splitlines()
