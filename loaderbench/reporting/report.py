@@ -235,20 +235,24 @@ def read_report(
     parts: list[Part] = []
     senseless_ones: list[list[str]] = []
     for number, group in enumerate(content.groups, 1):
-        parts.append(_study_part(group, f"study{number}", content.folders, drawn=number <= MOST_DRAWN))
-        on_done(len(parts), total)
-    for number, study in enumerate(reversed(content.comparisons), 1):
-        parts.append(_comparison_part(study, content.by_id, f"comparison{number}", drawn=number <= MOST_DRAWN))
-        on_done(len(parts), total)
-    for number, study in enumerate(reversed(content.tunings), 1):
-        parts += _tuning_part(study, content.by_id, f"tuning{number}")
-        on_done(len(parts), total)
-    for number, study in enumerate(reversed(content.of_models), 1):
-        try:
-            parts.append(_page_part(study, content.by_id, f"model{number}", drawn=number <= MOST_DRAWN))
-        except Exception as error:  # a record that was edited by hand; the others are shown
-            senseless_ones.append([study.study_id, "study", "unreadable", senseless(error)])
-        on_done(len(parts) + len(senseless_ones), total)
+        made, wrong = _sound_parts(group, f"study{number}", content.folders, drawn=number <= MOST_DRAWN)
+        parts += made
+        senseless_ones += wrong
+        on_done(number, total)
+    by_id, done = content.by_id, len(content.groups)
+    of_studies: tuple[tuple[Sequence[StudyRecord], Callable[[StudyRecord, int], Sequence[Part]]], ...] = (
+        (content.comparisons, lambda study, number: [_comparison_part(study, by_id, number)]),
+        (content.tunings, lambda study, number: _tuning_part(study, by_id, number)),
+        (content.of_models, lambda study, number: [_page_part(study, by_id, number)]),
+    )
+    for studies, make in of_studies:
+        for number, study in enumerate(reversed(studies), 1):
+            try:
+                parts += make(study, number)
+            except Exception as error:  # a record that was edited by hand; the others are shown
+                senseless_ones.append([study.study_id, "study", "unreadable", senseless(error)])
+            done += 1
+            on_done(done, total)
     return Report(
         parts=sorted(parts, key=lambda part: (part.measured, part.begun_at), reverse=True),
         records=content.records,
@@ -271,8 +275,9 @@ def with_records(study: StudyRecord, by_id: Mapping[str, RunRecord]) -> Findings
     return judge(study.facts, {run: by_id[run] for run in study.runs if run in by_id})
 
 
-def _page_part(study: StudyRecord, by_id: Mapping[str, RunRecord], name: str, *, drawn: bool) -> Part:
-    page = page_of(with_records(study, by_id), name, drawn=drawn)
+def _page_part(study: StudyRecord, by_id: Mapping[str, RunRecord], number: int) -> Part:
+    name = f"model{number}"
+    page = page_of(with_records(study, by_id), name, drawn=number <= MOST_DRAWN)
     return Part(
         name=name,
         title=page.title,
@@ -307,6 +312,25 @@ def _title(record: RunRecord, device: str) -> str:
 
 
 # -- studies ---------------------------------------------------------------------------------------------
+
+
+def _sound_parts(
+    group: Sequence[RunRecord], name: str, folders: Mapping[str, Path], *, drawn: bool
+) -> tuple[list[Part], list[list[str]]]:
+    """The part of these runs, and a row for each that makes no sense, as one that was edited by hand: the others are
+    shown."""
+    try:
+        return [_study_part(group, name, folders, drawn=drawn)], []
+    except Exception as error:
+        if len(group) == 1:
+            return [], [[group[0].run_id, group[0].case.title, "unreadable", senseless(error)]]
+    alone = [_sound_parts([record], f"{name}-{number}", folders, drawn=drawn) for number, record in enumerate(group, 1)]
+    wrong = [row for _, rows in alone for row in rows]
+    sound = [record for record, (made, _) in zip(group, alone, strict=True) if made]
+    if not wrong or not sound:
+        return [part for made, _ in alone for part in made], wrong
+    parts, more = _sound_parts(sound, name, folders, drawn=drawn)
+    return parts, [*wrong, *more]
 
 
 def _study_part(group: Sequence[RunRecord], name: str, folders: Mapping[str, Path], *, drawn: bool) -> Part:
@@ -416,12 +440,13 @@ def _study_findings(study: Sweep) -> list[tuple[str, list[str]]]:
 # -- comparisons -----------------------------------------------------------------------------------------
 
 
-def _comparison_part(study: StudyRecord, by_id: Mapping[str, RunRecord], name: str, *, drawn: bool) -> Part:
+def _comparison_part(study: StudyRecord, by_id: Mapping[str, RunRecord], number: int) -> Part:
+    name = f"comparison{number}"
     facts, comparison = study.facts, with_records(study, by_id)
     assert isinstance(facts, CompareFacts) and isinstance(comparison, Comparison)
     labels = facts.labels
     leading = [record for side in SIDES if (record := comparison.record(side)) is not None]
-    figure = comparison_figure(comparison, labels, name) if drawn else None
+    figure = comparison_figure(comparison, labels, name) if number <= MOST_DRAWN else None
     return Part(
         name=name,
         title=f"{labels['a']} against {labels['b']}",
@@ -475,7 +500,7 @@ def _comparison_findings(facts: CompareFacts, comparison: Comparison) -> list[tu
 # -- tuning ----------------------------------------------------------------------------------------------
 
 
-def _tuning_part(study: StudyRecord, by_id: Mapping[str, RunRecord], name: str) -> list[Part]:
+def _tuning_part(study: StudyRecord, by_id: Mapping[str, RunRecord], number: int) -> list[Part]:
     """What a search found: its finals are runs of this part alone, its short looks of no study. Empty where no final is
     left."""
     facts, finals = study.facts, [by_id[run] for run in study.runs if run in by_id]
@@ -492,7 +517,7 @@ def _tuning_part(study: StudyRecord, by_id: Mapping[str, RunRecord], name: str) 
     gain = "" if tuning.over_default is None else f" It is {fmt.speedup(tuning.over_default)} the default's rate."
     return [
         Part(
-            name=name,
+            name=f"tuning{number}",
             title=f"The fastest loading for {training(finals[0])} from “{facts.default.subject.dataset_name}”",
             sentence=f"{winner_line(tuning, facts)}.{gain}"
             if tuning.winner is not None

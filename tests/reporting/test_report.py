@@ -241,6 +241,33 @@ def test_a_rate_that_is_not_finite_leaves_the_others_as_they_are(tmp_path: Path)
     print_run(odd, console)
 
 
+def test_a_run_that_makes_no_sense_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
+    # an edge of the histogram lies below zero, so that no band of lengths holds its gaps
+    none = GapShare(0.0, 0.0)
+    of_classes = {"data_stall": none, "launch": none, "transfer_sync": none, "other": none}
+    gap = examples.kernel_gap(
+        of_classes, total_fraction=0.1, count_per_step=1.0, p50_s=1e-5, histogram=GapHistogram((-1.0,), (1, 1))
+    )
+    odd = examples.with_gaps(examples.measured(run_id="2", workers=3), gap)
+    report = read_report(stored(tmp_path, [examples.measured(run_id="1"), odd]))
+    (study,) = report.studies
+    assert [record.run_id for record in study.records] == ["1"]
+    assert report.without is not None
+    ((run_id, _, ended, why),) = report.without.rows
+    assert (run_id, ended) == ("2", "unreadable") and "contradict each other" in why
+
+
+def test_a_comparison_that_makes_no_sense_is_named_and_the_others_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = with_comparison(tmp_path)
+    (compared,) = store.studies()
+    monkeypatch.setattr("loaderbench.reporting.report.headline", lambda *_: 1 // 0)
+    report = read_report(store)
+    assert report.without is not None and report.without.rows[0][0] == compared.study_id
+    assert len(report.records) > 4 and report.studies
+
+
 def test_a_report_of_failed_runs_alone_says_so(tmp_path: Path) -> None:
     report = read_report(stored(tmp_path, [examples.ended_badly()]))
     assert report.parts == [] and len(report.records) == 1
