@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import resource_sharer
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, NoReturn
@@ -174,7 +175,8 @@ class MultiprocessLoader:
             if not code:  # None: it lives; 0: it was told to end
                 continue
             if code > 0:
-                raise CaseFailed(f"worker {number} (pid {worker.pid}) ended with exit code {code}")
+                said = _last_words(self._stderr_bytes)
+                raise CaseFailed(f"worker {number} (pid {worker.pid}) ended with exit code {code}{said}")
             hint = {signal.SIGKILL: " (out of memory?)", signal.SIGBUS: " (/dev/shm full?)"}.get(-code, memory())
             if -code == signal.SIGABRT:
                 hint = _last_words(self._stderr_bytes) + memory()
@@ -301,6 +303,8 @@ def _begin_worker(parent_pid: int | None, start_method: str, sharing: str, numbe
     torch.multiprocessing.set_sharing_strategy(sharing)  # type: ignore[no-untyped-call]
     if "cv2" in sys.modules:
         sys.modules["cv2"].setNumThreads(0)
+    if sharing == "file_descriptor":
+        _start_sharing()
     if parent_pid is not None:
         # The signal comes when the thread that forked ends, so only the main thread asks for it.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -309,6 +313,16 @@ def _begin_worker(parent_pid: int | None, start_method: str, sharing: str, numbe
         orphaned = now == 1 if start_method == "forkserver" else now != parent_pid
         if orphaned:
             os._exit(1)
+
+
+def _start_sharing() -> None:
+    """Start the thread that hands over the descriptors of this worker's batches. Raises RuntimeError where it may not.
+
+    It starts with the first batch otherwise. Where it cannot, that batch is lost, and whoever takes the next one waits
+    for ever: the thread's socket is there, and nobody answers (multiprocessing/resource_sharer.py, `_start`).
+    """
+    with open(os.devnull) as nothing:
+        os.close(resource_sharer.DupFd(nothing.fileno()).detach())
 
 
 def _stderr_bytes() -> int:

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,6 +113,23 @@ def test_a_worker_that_aborts_says_why(image_tree: Path, tmp_path: Path, said: b
         os.dup2(kept, 2)
         os.close(kept)
         faulthandler.enable()
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_that_cannot_hand_over_its_batches_fails_the_case(
+    image_tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # as where `ulimit -u` leaves a worker one thread too few
+    ours, start = os.getpid(), threading.Thread.start
+
+    def start_if_allowed(thread: threading.Thread) -> None:
+        if os.getpid() != ours and "_serve" in thread.name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_if_allowed)
+    with open_loader("multiprocess", image_tree) as loader, pytest.raises(CaseFailed, match="can't start new thread"):
+        take(loader, 4)
 
 
 class Collecting(Injection):
