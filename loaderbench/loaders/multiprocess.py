@@ -319,7 +319,7 @@ def _start_sharing() -> None:
     """Start the thread that hands over the descriptors of this worker's batches. Raises RuntimeError where it may not.
 
     It starts with the first batch otherwise. Where it cannot, that batch is lost, and whoever takes the next one waits
-    for ever: the thread's socket is there, and nobody answers (multiprocessing/resource_sharer.py, `_start`).
+    for ever: the thread's socket is there, and nobody answers (`_ResourceSharer._start` of Python).
     """
     with open(os.devnull) as nothing:
         os.close(resource_sharer.DupFd(nothing.fileno()).detach())

@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -182,10 +183,14 @@ def test_a_folder_that_may_not_be_entered_is_not_called_damaged(
     converted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # its images are not to be removed; root may enter every folder, so the refusal is made up
-    def refused(path: Path, *arguments: object) -> str:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    opened = os.open
 
-    monkeypatch.setattr(Path, "read_text", refused)
+    def refused(path: str | Path, *arguments: Any) -> int:
+        if Path(path).name == CONVERTED_RECORD:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, *arguments)
+
+    monkeypatch.setattr(os, "open", refused)
     with pytest.raises(ConfigError, match=r"cannot read .*: Permission denied") as error:
         open_data_set(str(converted), None)
     assert "remove" not in str(error.value)
