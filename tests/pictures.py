@@ -39,6 +39,39 @@ def claiming(encoded: bytes, width: int, height: int, luma_sampling: int | None 
     return encoded[:at] + bytes(frame) + encoded[at + 19 :]
 
 
+def many_scans(side: int, num_scans: int, frame: int = 0xC2) -> bytes:
+    """A flat JPEG of side × side pixels and so many scans, of which each but the first says that nothing changes.
+
+    `frame`: the marker of the frame header. 0xC2, progressive: whole and valid. 0xC0, sequential, its three components
+    apart, and 0xCA, progressive with arithmetic coding: scans without data, of which libjpeg makes grey.
+    """
+
+    def segment(marker: int, content: bytes) -> bytes:
+        return bytes([0xFF, marker]) + struct.pack(">H", len(content) + 2) + content
+
+    def packed(bits: str) -> bytes:
+        bits += "1" * (-len(bits) % 8)
+        return bytes(int(bits[at : at + 8], 2) for at in range(0, len(bits), 8)).replace(b"\xff", b"\xff\0")
+
+    num_components = 3 if frame == 0xC0 else 1
+    components = b"".join(bytes([1 + number, 0x11, 0]) for number in range(num_components))
+    head = segment(0xDB, bytes([0, *[16] * 64]))
+    head += segment(frame, struct.pack(">BHHB", 8, side, side, num_components) + components)
+    # "0" is a DC difference of 0. Runs of 2^n blocks at least, n up to 14, that end here: n in five bits.
+    head += segment(0xC4, bytes([0x00, 1, *[0] * 15, 0]))
+    head += segment(0xC4, bytes([0x10, *[0] * 4, 15, *[0] * 11, *(n << 4 for n in range(15))]))
+    num_blocks = (-(-side // 8)) ** 2
+    runs, left = "", num_blocks
+    while left:
+        run = min(left, 2**15 - 1)
+        runs += f"{run.bit_length() - 1:05b}" + f"{run:b}"[1:]
+        left -= run
+    whole = frame == 0xC2
+    first = segment(0xDA, bytes([1, 1, 0, 0, 63 if frame == 0xC0 else 0, 0])) + packed("0" * num_blocks * whole)
+    other = segment(0xDA, bytes([1, 1, 0, 1, 63, 0])) + packed(runs * whole) if frame != 0xC0 else first
+    return b"\xff\xd8" + head + first + other * (num_scans - 1) + b"\xff\xd9"
+
+
 def encode_441(pixels: NDArray[np.uint8]) -> bytes:
     """A valid 4:4:1 JPEG. No encoder here writes these: it is a 4:1:1 one whose blocks of 32×8 pixels are told to be
     8×32, so it shows the picture in another order of blocks. `pixels` has sides that are multiples of 32."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from loaderbench.cases.traits import FORMATS, format_names
 from loaderbench.images.formats import NotReadableError, Size, check_end, check_png, format_of, size_of
-from loaderbench.images.jpeg import JpegHeader, NotJpegError, check_start, find_frame, too_large
+from loaderbench.images.jpeg import JpegHeader, NotJpegError, check_start, find_frame, too_large, too_many_scans
 from loaderbench.plain import JsonObject
 
 TAIL_BYTES = 65536
@@ -31,10 +31,10 @@ class DecodeError(Exception):
 
 
 def read_header(encoded: bytes) -> JpegHeader:
-    """The header of a picture that may be decoded. A decoder calls this first: none of them has this limit of pixels.
+    """The header of a picture that may be decoded. A decoder calls this first: none of them has these limits.
 
     Raises:
-        DecodeError: the bytes are no JPEG, or one of more than MOST_PIXELS.
+        DecodeError: the bytes are no JPEG, one of more than MOST_PIXELS, or one of too many scans.
     """
     try:
         check_start(encoded)
@@ -43,7 +43,7 @@ def read_header(encoded: bytes) -> JpegHeader:
         raise DecodeError(str(error)) from error
     if not isinstance(found, JpegHeader):
         raise DecodeError("truncated: it ends before its frame header" if encoded else "empty file")
-    if reason := too_large(found.width, found.height):
+    if reason := too_large(found.width, found.height) or too_many_scans(encoded, found):
         raise DecodeError(reason)
     return found
 

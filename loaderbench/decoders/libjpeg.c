@@ -31,7 +31,7 @@
 enum { PAD = 64, BYTES = 16 }; /* what every row length is rounded up to; side of a transposed block */
 enum { CHANNELS = 3, MARGIN = 2, CROP_TRIES = 10 };
 /* MARGIN: columns and rows decoded around a region, so that its border has the chroma neighbours of the full picture. */
-/* MOST_PIXELS: images/jpeg.py, given to the compiler. */
+/* MOST_PIXELS, MOST_SCANNED_PIXELS, SCAN_BYTES: images/jpeg.py, given to the compiler. */
 enum { MOST_LIBJPEG_BYTES = 1 << 30 }; /* a progressive picture of MOST_PIXELS takes this much */
 
 /* decoders/base.py: Stopped. */
@@ -315,6 +315,18 @@ static void resize(maker *m, const uint8_t *pixels, size_t step, int top, int le
 
 /* -- decode ------------------------------------------------------------------------------------------- */
 
+/* images/jpeg.py: too_many_scans. `body` begins behind the header of the first scan. */
+static void check_scans(maker *m, const uint8_t *body, const uint8_t *end) {
+    uint64_t pixels = (uint64_t)m->jpeg.image_width * m->jpeg.image_height, num = 1, most = MOST_SCANNED_PIXELS / pixels;
+    if ((uint64_t)(end - body) <= most * SCAN_BYTES || !jpeg_has_multiple_scans(&m->jpeg)) return;
+    for (const uint8_t *at = body + 1; at < end && (at = memchr(at, 0xDA, (size_t)(end - at))) != NULL; at++)
+        num += at[-1] == 0xFF;
+    if (num <= most) return;
+    snprintf(m->message, sizeof m->message, "too costly to decode: %llu scans of %u×%u pixels, of at most %llu",
+             (unsigned long long)num, m->jpeg.image_width, m->jpeg.image_height, (unsigned long long)most);
+    longjmp(m->failed, BROKEN);
+}
+
 /* Read the header. A file without an end marker behind it is truncated, whatever part of it is wanted: the marker
  * cannot occur in entropy-coded data (ITU-T T.81, F.1.2.3). */
 static void open_jpeg(maker *m, const uint8_t *data, size_t size) {
@@ -330,6 +342,7 @@ static void open_jpeg(maker *m, const uint8_t *data, size_t size) {
                  m->jpeg.image_width, m->jpeg.image_height, MOST_PIXELS);
         longjmp(m->failed, BROKEN);
     }
+    check_scans(m, body, data + size);
     if (m->jpeg.jpeg_color_space == JCS_CMYK || m->jpeg.jpeg_color_space == JCS_YCCK)
         fail(m, FOREIGN_COLOURS, "CMYK");
     m->jpeg.out_color_space = JCS_RGB;

@@ -23,11 +23,12 @@ from loaderbench import native
 from loaderbench.decoders.base import DecodeError, Filled, Geometry, Recipe, Stopped
 from loaderbench.decoders.pillow import PillowDecoder
 from loaderbench.errors import UnavailableError
-from loaderbench.images.jpeg import MOST_PIXELS
+from loaderbench.images.jpeg import MOST_PIXELS, MOST_SCANNED_PIXELS, SCAN_BYTES
 from loaderbench.plain import JsonObject
 
 SOURCE = Path(__file__).with_name("libjpeg.c")
-FLAGS = ("-O3", "-march=native", "-ffp-contract=off", f"-DMOST_PIXELS={MOST_PIXELS}")
+LIMITS = {"MOST_PIXELS": MOST_PIXELS, "MOST_SCANNED_PIXELS": MOST_SCANNED_PIXELS, "SCAN_BYTES": SCAN_BYTES}
+FLAGS = ("-O3", "-march=native", "-ffp-contract=off", *(f"-D{name}={limit}" for name, limit in LIMITS.items()))
 """Without fused multiply-add the crops are those of transform.py, digit by digit."""
 MESSAGE_BYTES = 200
 """JMSG_LENGTH_MAX of jpeglib.h."""

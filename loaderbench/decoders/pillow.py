@@ -6,7 +6,6 @@ import hashlib
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import PIL
@@ -15,7 +14,6 @@ from PIL import Image, _imaging, features
 
 from loaderbench.decoders.base import DecodeError, Geometry, read_size
 from loaderbench.errors import UnavailableError
-from loaderbench.images.jpeg import too_large
 from loaderbench.plain import JsonObject
 from loaderbench.prefixes import folder
 
@@ -24,21 +22,15 @@ FORMATS = ("JPEG", "PNG", "WEBP")
 given to Ghostscript."""
 
 
-JPEG_START = b"\xff\xd8"
-
-
 @dataclass(frozen=True)
 class Options:
     """No options."""
 
 
-def open_image(file: str | BinaryIO) -> Image.Image:
-    """An image whose pixels are not decoded yet. Raises what Pillow raises; ValueError where it has too many pixels."""
-    image = Image.open(file, formats=FORMATS)
-    if reason := too_large(*image.size):  # Pillow has the same limit, unless someone has switched it off
-        image.close()
-        raise ValueError(reason)
-    return image
+def open_image(encoded: bytes) -> Image.Image:
+    """An image whose pixels are not decoded yet. Raises what Pillow raises; DecodeError as `read_size`."""
+    read_size(encoded)
+    return Image.open(io.BytesIO(encoded), formats=FORMATS)
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
@@ -60,9 +52,7 @@ class PillowDecoder:
 
     def decode(self, encoded: bytes) -> Image.Image:
         try:
-            if not encoded.startswith(JPEG_START):
-                read_size(encoded)
-            image = open_image(io.BytesIO(encoded))
+            image = open_image(encoded)
             if image.mode != "RGB":
                 return as_rgb(image)
             image.load()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from loaderbench.decoders.base import DecodeError
 from loaderbench.decoders.pillow import as_rgb, open_image
 from loaderbench.errors import ConfigError
 from loaderbench.images.files import exclusive, holds_foreign_files, read_record, replace_file
@@ -67,11 +68,11 @@ def _derive_image(job: _Job) -> _Outcome:
     if not missing:
         return _Outcome(num_kept=num_kept)
     try:
-        with open_image(job.source) as opened:
+        with open_image(Path(job.source).read_bytes()) as opened:
             opened.load()
             icc_profile = opened.info.get("icc_profile")
             image = opened if opened.mode in ("RGB", "L") else as_rgb(opened)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # all that Pillow raises
+    except (DecodeError, OSError, ValueError, SyntaxError) as error:  # all that Pillow raises
         return _Outcome(num_kept=num_kept, broken=(job.source, str(error)))
     num_upscaled = 0
     sizes = {side: _resized(image.size, side) for side, _ in missing}

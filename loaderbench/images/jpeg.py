@@ -5,14 +5,26 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+import numpy as np
+
 MOST_PIXELS = 178_956_970
 """A picture of more pixels is skipped, counted and named before memory is asked for it: a header of 20 bytes can claim
 65,535² pixels, which are 12 GiB. This is where Pillow raises DecompressionBombError (2 × MAX_IMAGE_PIXELS: 512 MiB of
 RGB); no other decoder here has such a limit, and all are to take the same files."""
+MOST_SCANNED_PIXELS = 20 * MOST_PIXELS
+"""A picture of more pixels × scans is skipped, counted and named before it is decoded: each scan passes through the
+whole picture, and 10 bytes of file can say that it changes nothing, so that 187 kB held a worker for minutes. JPEG
+itself sets no limit (libjpeg-turbo, "Two Issues with the JPEG Standard"); LibreOffice takes 100 scans, DALI 256,
+libjpeg-turbo's fuzzers 500, and encoders write 10 or 11 (libjpeg, mozjpeg). Scans without content cost 0.2 to 0.9 ns a
+pixel: 3 s at most, as the largest picture with its usual 10 scans takes (in arithmetic coding up to 25 s).
+"""
+SCAN_BYTES = 10
+"""Of the shortest scan: its marker and a header of one component."""
 MOST_MARKERS = 100_000
 """Before the frame header."""
 CMYK_COMPONENTS = 4
 SOI = b"\xff\xd8"
+_SOS = 0xDA
 
 
 class JpegHeader(NamedTuple):
@@ -35,7 +47,8 @@ _MAGIC = {
     b"\x89PNG": "PNG", b"GIF8": "GIF", b"RIFF": "WebP or another RIFF file", b"BM": "BMP", b"<": "text",
     b"%!PS": "PostScript", b"II*\0": "TIFF", b"MM\0*": "TIFF",
 }  # fmt: skip
-_FRAMES = {0xC0: False, 0xC1: False, 0xC2: True}
+_FRAMES = {0xC0, 0xC1, 0xC2}
+_PROGRESSIVE_FRAMES = {0xC2, 0xC6, 0xCA, 0xCE}
 _OTHER_FRAMES = {0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF}
 _BARE = {0x01, *range(0xD0, 0xD9)}
 """Markers without a length."""
@@ -47,6 +60,37 @@ def too_large(width: int, height: int) -> str | None:
     if width * height <= MOST_PIXELS:
         return None
     return f"{width}×{height} pixels: more than {MOST_PIXELS:,}, which is the most that is decoded"
+
+
+def too_many_scans(encoded: bytes, header: JpegHeader) -> str | None:
+    """Why a picture with so many scans is not decoded; None where it is.
+
+    Takes 1 µs where the file is too short for so many scans, or its first one holds all components; else 40 µs for
+    100 kB, 0.7 % of decoding it. What is behind the picture is looked through as well: 65,536 random bytes hold one marker by chance.
+    """
+    most = most_scans(header)
+    if len(encoded) - header.end <= most * SCAN_BYTES or not has_several_scans(encoded, header.end, header):
+        return None
+    values = np.frombuffer(encoded, dtype=np.uint8, offset=header.end)
+    num_scans = int(np.count_nonzero(values[np.flatnonzero(values[1:] == _SOS)] == 0xFF))
+    if num_scans <= most:
+        return None
+    return f"too costly to decode: {num_scans} scans of {header.width}×{header.height} pixels, of at most {most}"
+
+
+def most_scans(header: JpegHeader) -> int:
+    """How many scans a picture of this size may have: see MOST_SCANNED_PIXELS."""
+    return MOST_SCANNED_PIXELS // (header.width * header.height)
+
+
+def has_several_scans(encoded: bytes, at: int, header: JpegHeader) -> bool:
+    """Whether a decoder reads more than one scan: of a progressive picture, or where the first holds some components
+    only. `at`: where in `encoded` the segments behind the frame header begin. True where they end too soon to tell."""
+    while not header.progressive and at + 5 <= len(encoded) and encoded[at] == 0xFF:
+        if encoded[at + 1] == _SOS:
+            return encoded[at + 4] < header.num_components
+        at += 2 + (encoded[at + 2] << 8 | encoded[at + 3])
+    return True
 
 
 def parse_jpeg_header(head: bytes) -> JpegHeader | None:
@@ -112,4 +156,4 @@ def _frame(head: bytes, at: int) -> JpegHeader | int:
     length, height, width = (head[at + i] << 8 | head[at + i + 1] for i in (2, 5, 7))
     if not width or not height:
         raise NotJpegError("damaged header: an image of no pixels")
-    return JpegHeader(width, height, _FRAMES.get(head[at + 1], False), at + 2 + length, head[at + 9])
+    return JpegHeader(width, height, head[at + 1] in _PROGRESSIVE_FRAMES, at + 2 + length, head[at + 9])

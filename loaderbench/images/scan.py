@@ -27,7 +27,17 @@ from loaderbench.images.formats import (
     size_of,
 )
 from loaderbench.images.index import IMAGE_SUFFIXES, ImageIndex, Listing
-from loaderbench.images.jpeg import JpegHeader, NotJpegError, check_start, find_frame, too_large
+from loaderbench.images.jpeg import (
+    SCAN_BYTES,
+    JpegHeader,
+    NotJpegError,
+    check_start,
+    find_frame,
+    has_several_scans,
+    most_scans,
+    too_large,
+    too_many_scans,
+)
 from loaderbench.images.shards import read_shards, record_of
 from loaderbench.plain import JsonObject
 
@@ -73,6 +83,15 @@ def _has_end(fd: int, size: int, header_end: int) -> bool:
     return b"\xff\xd9" in os.pread(fd, TAIL_BYTES, begin)
 
 
+def _too_many_scans(fd: int, size: int, header: JpegHeader) -> str | None:
+    """`too_many_scans` of a file, which is read whole only where it may have so many."""
+    if size - header.end <= most_scans(header) * SCAN_BYTES:
+        return None
+    if not has_several_scans(os.pread(fd, HEAD_BYTES, header.end), 0, header):
+        return None
+    return too_many_scans(os.pread(fd, size, 0), header)
+
+
 def _read_other(fd: int, kind: Format, size: int) -> JpegHeader:
     """The size of a PNG or WebP, as a header that is not progressive. Raises NotReadableError, OSError."""
     head = os.pread(fd, MOST_HEAD, 0)
@@ -104,6 +123,8 @@ def check_file(path: str) -> tuple[int, JpegHeader | None, str | None]:
             if header is None:
                 return size, None, "truncated: it ends before its frame header"
             if reason := too_large(header.width, header.height):
+                return size, None, reason
+            if reason := _too_many_scans(fd, size, header):
                 return size, None, reason
             if not _has_end(fd, size, header.end):
                 return size, None, "truncated: no end-of-image marker"

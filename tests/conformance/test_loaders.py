@@ -37,7 +37,7 @@ from loader_cases import (
     take,
 )
 from numpy.typing import NDArray
-from pictures import encode, write_tree
+from pictures import encode, many_scans, write_tree
 
 from loaderbench import plugins
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
@@ -272,14 +272,15 @@ def test_full_size_names_the_two_sizes_where_they_differ(
 
 
 def spoil(tree: Path) -> list[Path]:
-    """Make three files empty, truncated, and no image at all."""
+    """Make four files empty, truncated, too costly to decode, and no image at all."""
     paths = sorted(tree.rglob("*.jpg"))
+    spoilt = [paths[2], paths[7], paths[12], paths[23]]
     content = paths[7].read_bytes()
     for path, broken in zip(
-        (paths[2], paths[7], paths[23]), (b"", content[: len(content) // 2], b"text" * 99), strict=True
+        spoilt, (b"", content[: len(content) // 2], many_scans(4000, 300), b"text" * 99), strict=True
     ):
         path.write_bytes(broken)
-    return [paths[2], paths[7], paths[23]]
+    return spoilt
 
 
 @pytest.mark.parametrize("name", PYTHON_LOADERS)

@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import resource
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,12 +17,12 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from pictures import claiming, encode, encode_441
+from pictures import claiming, encode, encode_441, many_scans
 from PIL import Image
 from torchvision.transforms.functional import InterpolationMode, hflip, resized_crop
 
 from loaderbench import plugins
-from loaderbench.decoders.base import DecodeError, Decoder, Geometry
+from loaderbench.decoders.base import DecodeError, Decoder, Geometry, read_header
 from loaderbench.errors import ConfigError, UnavailableError
 
 DECODERS = ("pillow", "turbojpeg", "torchvision", "libjpeg", "opencv")
@@ -83,6 +84,31 @@ def test_a_picture_that_claims_too_many_pixels_is_an_error_before_it_takes_memor
     with pytest.raises(DecodeError, match="ixels"):
         decoder.decode(encoded)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB, of 512 MiB or more
+
+
+@pytest.mark.parametrize("frame", [0xC2, 0xC0, 0xCA], ids=["progressive", "sequential", "arithmetic"])
+def test_a_small_file_of_many_scans_is_refused_and_not_decoded(decoder: Decoder, frame: int) -> None:
+    """Each scan of 16 million pixels takes 4 ms and more: 187 kB can ask for minutes."""
+    encoded = many_scans(4000, 300, frame)
+    assert len(encoded) < 50_000
+    with pytest.raises(DecodeError, match="too costly to decode: 300 scans of 4000×4000 pixels"):
+        decoder.decode(encoded)
+
+
+def test_many_scans_of_a_small_picture_and_those_of_encoders_are_decoded(
+    decoder: Decoder, photographs: list[NDArray[np.uint8]]
+) -> None:
+    pixels = decoder.to_array(decoder.decode(many_scans(64, 300)))
+    assert pixels.shape == (64, 64, 3) and (pixels == 128).all()
+    claimed = claiming(encode(photographs[0]), 13_377, 13_377)  # the largest picture, which is not decoded here
+    usual = many_scans(64, 11).replace(struct.pack(">HH", 64, 64), struct.pack(">HH", 13_377, 13_377))
+    for encoded in (claimed, usual):
+        assert read_header(encoded).width == 13_377
+
+
+def test_what_is_behind_a_picture_is_no_scan_of_it(decoder: Decoder, photographs: list[NDArray[np.uint8]]) -> None:
+    encoded = encode(np.tile(photographs[0], (2, 2, 1))) + b"\xff\xda" * 30_000  # as a camera's film behind it
+    decoder.decode(encoded[:-1] + b"\xff\xd9")
 
 
 def test_stray_bytes_hide_no_header(decoder: Decoder, photographs: list[NDArray[np.uint8]]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from pictures import encode
+from pictures import encode, many_scans
 from PIL import Image
 
 from loaderbench import native, plugins
@@ -151,6 +151,7 @@ def test_what_cannot_be_made_stops_the_filling_and_says_why(
         (b"text" * 99, Stopped.BROKEN, "Not a JPEG file"),
         (good[: len(good) // 2], Stopped.BROKEN, "premature end"),
         (good[: len(good) // 2] + bytes(len(good) // 2), Stopped.BROKEN, "premature end"),
+        (many_scans(4000, 300), Stopped.BROKEN, "too costly to decode: 300 scans of 4000×4000 pixels"),
         (buffer.getvalue(), Stopped.NOT_HERE, "CMYK"),
     ):
         filled, slots = fill([good, bad, good])

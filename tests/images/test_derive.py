@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pictures import claiming
+from pictures import claiming, many_scans
 from PIL import Image
 
 from loaderbench.errors import ConfigError
@@ -97,10 +97,11 @@ def test_an_image_that_would_be_too_large_is_named_and_the_rest_made(source: Pat
     assert names[0] == names[1] and len(names[0]) == 4
 
 
-def test_a_picture_of_too_many_pixels_is_listed_before_it_takes_memory(source: Path, tmp_path: Path) -> None:
+def test_a_picture_that_costs_too_much_is_listed_before_it_takes_memory_or_time(source: Path, tmp_path: Path) -> None:
     photo = (source / "cat" / "a.jpg").read_bytes()
     (source / "cat" / "bomb.jpg").write_bytes(claiming(photo, 65500, 65500))
+    (source / "cat" / "scans.jpg").write_bytes(many_scans(4000, 300))
     (source / "dog" / "script.jpg").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
     derived = derive_dataset(source, [32], tmp_path / "out", processes=1)
-    assert [Path(path).name for path, _ in derived.broken] == ["bomb.jpg", "script.jpg"]
+    assert [Path(path).name for path, _ in derived.broken] == ["bomb.jpg", "scans.jpg", "script.jpg"]
     assert derive_dataset(source, [20000], tmp_path / "huge", processes=1).num_made == 0  # 600 million pixels each

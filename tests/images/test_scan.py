@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pictures import claiming
+from pictures import claiming, many_scans
 from PIL import Image
 
 from loaderbench.errors import ConfigError
@@ -68,6 +68,8 @@ def test_broken_files_are_named_with_their_reason(tree: Path) -> None:
         "header.jpg": (good[:40], "before its frame header"),
         "picture.jpg": (b"\x89PNG\r\n\x1a\n" + bytes(100), "PNG"),
         "zeros.jpg": (bytes(5000), "not a JPEG"),
+        "scans.jpg": (many_scans(4000, 300), "too costly to decode: 300 scans"),
+        "apart.jpg": (many_scans(4000, 300, frame=0xC0), "too costly to decode: 300 scans"),
         "page.jpeg": (b"<html>404</html>", "text"),
     }
     for name, (content, _) in damaged.items():
