@@ -400,6 +400,11 @@ static const uint8_t *decode_sample(maker *m, const recipe *r, const uint8_t *da
     int height = (int)jpeg->image_height, width = (int)jpeg->image_width;
     if (r->whole && (height != r->height || width != r->width)) fail(m, WRONG_SIZE, "another size");
     *g = choose(r, height, width, epoch, index);
+    if (!r->train && (uint64_t)g->resized_width * g->resized_height > MOST_PIXELS) {
+        snprintf(m->message, sizeof m->message, "too costly to resize: to %d×%d pixels", g->resized_width,
+                 g->resized_height);
+        longjmp(m->failed, BROKEN);
+    }
     jpeg->scale_num = eighths(r, g);
     jpeg->scale_denom = 8;
     jpeg_calc_output_dimensions(jpeg);

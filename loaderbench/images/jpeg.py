@@ -66,7 +66,8 @@ def too_many_scans(encoded: bytes, header: JpegHeader) -> str | None:
     """Why a picture with so many scans is not decoded; None where it is.
 
     Takes 1 µs where the file is too short for so many scans, or its first one holds all components; else 40 µs for
-    100 kB, 0.7 % of decoding it. What is behind the picture is looked through as well: 65,536 random bytes hold one marker by chance.
+    100 kB, 0.7 % of decoding it. What is behind the picture is looked through as well: 65,536 random bytes hold one
+    marker by chance.
     """
     most = most_scans(header)
     if len(encoded) - header.end <= most * SCAN_BYTES or not has_several_scans(encoded, header.end, header):

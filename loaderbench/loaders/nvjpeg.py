@@ -35,7 +35,7 @@ from loaderbench.loaders.samples import (
     read_image,
     sample_geometry,
 )
-from loaderbench.loaders.transform import IMAGENET_MEAN, IMAGENET_STD
+from loaderbench.loaders.transform import IMAGENET_MEAN, IMAGENET_STD, infer_geometry
 from loaderbench.plain import JsonObject
 
 RGB = ImageReadMode.RGB.value
@@ -178,12 +178,14 @@ class _DecodingThread:
         """uint8 [3, H, W] of each, on the device.
 
         Raises:
-            DecodeError: one of them is no complete JPEG, or has too many pixels.
+            DecodeError: one of them is no complete JPEG, or would cost too much.
             CaseFailed: the device's memory is full.
         """
         for data in encoded:
             check_end(data)
-            read_header(data)
+            header = read_header(data)
+            if self._context.mode == "infer":
+                infer_geometry(header.height, header.width, self._context.input_size)
         # A copy (5 µs per 100 KB), because torch warns about buffers that it may not write to.
         tensors = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in encoded]
         try:

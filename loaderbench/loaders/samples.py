@@ -373,13 +373,12 @@ class SampleMaker:
             num_bytes += len(encoded)
             clock.add_pages(len(encoded))
             try:
-                pixels = self._decode(encoded)
+                self._augment(index, epoch, self._decode(encoded), slot)
             except DecodeError as error:
                 failures.append((index, str(error)))
                 index = (index + 1) % len(self._images)
                 encoded = None
                 continue
-            self._augment(index, epoch, pixels, slot)
             return index, num_bytes
         raise CaseFailed(failure_list(failures, len(failures), self._images))
 
@@ -387,7 +386,7 @@ class SampleMaker:
         """Make sample `index` from bytes that the caller has read (`read_ns` and `page_bytes` are the caller's).
 
         Raises:
-            DecodeError: they are no complete image; its time counts as decoding.
+            DecodeError: they are no complete image, or one too narrow to be resized; its time counts as decoding.
             CaseFailed: it has another size, with `full`.
         """
         if self._filler is not None and self._fill_from(encoded, index, epoch, slot):
@@ -438,6 +437,7 @@ def sample_geometry(
 
     Raises:
         CaseFailed: with `full` the picture is not of `shape`.
+        DecodeError: it is too narrow to be resized.
     """
     if context.input_size is None and (height, width) != shape:
         raise wrong_size(context, shape, index, height, width)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.decoders.base import DecodeError
 from loaderbench.errors import CaseFailed
 from loaderbench.images.cache_state import evicted, is_out
 from loaderbench.images.index import ImageIndex
@@ -16,6 +17,7 @@ from loaderbench.images.over_files import over_files
 from loaderbench.images.scan import check_file
 from loaderbench.loaders.base import LoaderContext
 from loaderbench.loaders.samples import check_broken
+from loaderbench.loaders.transform import infer_geometry
 
 MOST_CHECKED, LEAST_CHECKED, CHECK_S = 20_000, 100, 5.0
 """Files whose markers are checked when the loader is built: at most; at least; and the seconds after which no further
@@ -23,7 +25,7 @@ one is begun. Slow ones are waited for side by side."""
 
 
 def find_broken(context: LoaderContext) -> list[tuple[int, str]]:
-    """(index, reason) of files whose header or end is missing, in order, of up to MOST_CHECKED files.
+    """(index, reason) of files whose header or end is missing, or which cost too much, in order, of up to MOST_CHECKED.
 
     Reads a few KB of each: 30 µs a file where it is cached. One that is not is left so, as the loader is to be measured
     with the files as they are. A library that decodes for itself makes a picture of some broken files and stops at
@@ -44,6 +46,11 @@ def find_broken(context: LoaderContext) -> list[tuple[int, str]]:
     )
     for index, (_, header, reason) in sorted(zip(chosen, checked, strict=False)):
         if header is not None:
+            try:
+                if context.mode == "infer":
+                    infer_geometry(header.height, header.width, context.input_size)
+            except DecodeError as error:
+                failures.append((index, str(error)))
             continue
         if reason is not None and reason.startswith("cannot be read"):
             raise CaseFailed(f"{images.path(index)} {reason}; the data set vanished or its storage failed")

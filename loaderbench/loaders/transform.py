@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from loaderbench.decoders.base import Geometry, Recipe
+from loaderbench.decoders.base import DecodeError, Geometry, Recipe
+from loaderbench.images.jpeg import too_large
 from loaderbench.loaders.base import LoaderContext
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -94,7 +95,11 @@ def resize_shorter_side(input_size: int) -> int:
 
 
 def infer_geometry(height: int, width: int, input_size: int | None) -> Geometry:
-    """Shorter side to round(input_size × 256 / 224), then the centre (None: the whole image)."""
+    """Shorter side to round(input_size × 256 / 224), then the centre (None: the whole image).
+
+    Raises:
+        DecodeError: resized, the picture has more than MOST_PIXELS: 300 bytes of 1 × 65,535 pixels would be 10 GB.
+    """
     if input_size is None:
         return Geometry(0, 0, height, width, height, width, 0, 0, False)
     short = resize_shorter_side(input_size)
@@ -102,6 +107,8 @@ def infer_geometry(height: int, width: int, input_size: int | None) -> Geometry:
         resized_height, resized_width = int(short * height / width), short
     else:
         resized_height, resized_width = short, int(short * width / height)
+    if reason := too_large(resized_width, resized_height):
+        raise DecodeError(f"too costly to resize: to {reason}")
     top = round((resized_height - input_size) / 2)
     left = round((resized_width - input_size) / 2)
     return Geometry(0, 0, height, width, resized_height, resized_width, top, left, False)

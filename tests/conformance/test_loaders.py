@@ -309,6 +309,18 @@ def test_dali_leaves_broken_images_out_and_names_them(own_tree: Path) -> None:
     assert sorted(indices_of(batches)) == sorted(set(range(24)) - set(failures))
 
 
+@pytest.mark.parametrize("name", [name for name in DECODING_LOADERS if name != "ffcv"])  # which crops before it resizes
+def test_a_picture_too_narrow_to_be_resized_is_named(name: str, own_tree: Path) -> None:
+    """256 pixels high it would be 768,000 wide, of which the centre is all that is wanted."""
+    path = sorted(own_tree.rglob("*.jpg"))[4]
+    path.write_bytes(encode(np.zeros((1, 3000, 3), dtype=np.uint8)))
+    with open_loader(name, own_tree, mode="infer", input_size=224, max_failure_fraction=0.1) as loader:
+        failures = dict(failure for batch in loader.batches(0, 1) for failure in batch.failures)
+        images = context_for(name, own_tree).images
+    assert [images.path(index)[-11:] for index in failures] == [str(path)[-11:]]
+    assert "too costly to resize: to 768000×256 pixels" in next(iter(failures.values()))
+
+
 @pytest.mark.parametrize("name", DECODING_LOADERS)
 def test_too_many_broken_images_fail_the_case_with_the_list(name: str, own_tree: Path) -> None:
     broken = spoil(own_tree)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from loader_cases import build, context_for, copied, indices_of, open_loader, take
+from pictures import encode
 from test_loaders import spoil
 
 from loaderbench.devices.select import num_visible_gpus
@@ -66,6 +67,14 @@ def test_epochs_end_and_broken_images_are_replaced(own_tree: Path, device: str) 
     assert sorted(indices_of(batches)) == sorted([*set(range(24)) - set(failures), 0, 3, 8, 13])
     with nvjpeg(own_tree, device) as loader, pytest.raises(CaseFailed, match="1 % are allowed"):
         take(loader, 6)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_picture_too_narrow_to_be_resized_is_replaced(own_tree: Path, device: str) -> None:
+    sorted(own_tree.rglob("*.jpg"))[4].write_bytes(encode(np.zeros((1, 3000, 3), dtype=np.uint8)))
+    with nvjpeg(own_tree, device, mode="infer", input_size=224, max_failure_fraction=0.1) as loader:
+        failures = dict(failure for batch in loader.batches(0, 1) for failure in batch.failures)
+    assert failures == {4: failures[4]} and "too costly to resize" in failures[4]
 
 
 @pytest.mark.parametrize("device", DEVICES)
