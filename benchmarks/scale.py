@@ -1,12 +1,15 @@
 """What a large data set costs: its list, the first batch, an epoch's order, the page cache's state, memory a worker.
 
-    python benchmarks/scale.py [--files 1300000] [--folder DIR] [--loaders NAME,NAME:START_METHOD] [--json FILE]
+    python benchmarks/scale.py [--files 1300000] [--folder DIR] [--loaders NAME,NAME:START_METHOD] [--rounds N]
+        [--json FILE]
 
 Makes a tree of hard links of a few generated 256² JPEGs with the names, classes and number of files of ImageNet
 (1.3 million links take 15 s, no space but 70 MB of folders, and no inodes but 1,000), and a small tree of SMALL_FILES
 beside it; both are removed at the end. Each figure comes from a process of its own. `listed` is without a kept list,
 but with a kernel that remembers names and inodes (few of these, since they are links): storage that has to look
-for them takes longer. Seconds to the first batch count from the start of the process, its imports included.
+for them takes longer. Before that such lists take turns with torchvision's ImageFolder, which does not look at sizes:
+the goal is twice its time. `--loaders ""` measures lists alone. Seconds to the first batch count from the start of the
+process, its imports included.
 Memory a worker is what /proc/PID/smaps_rollup says after a few batches, less what the same worker has with the small
 tree: `pss` shares pages out among those who map them, `private` is the worker's alone.
 """
@@ -21,11 +24,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import psutil
+from torchvision.datasets import ImageFolder
+from turns import judged, median_interval, spread
 
 from loaderbench import plugins
 from loaderbench.errors import UnavailableError
@@ -45,6 +51,8 @@ SMALL_FILES = 1000
 LINKS_EACH = 30_000
 """Links to one JPEG: ext4 allows 65,000."""
 MIN_ORIGINALS = 32
+MOST_TIMES = 2.0
+"""Of ImageFolder's seconds that a list may take."""
 BATCHES_EACH = 4
 """Batches by each worker before memory is looked at."""
 
@@ -70,13 +78,39 @@ def memory(pid: int) -> dict[str, int]:
     return {"pss": 1024 * kb["Pss"], "private": 1024 * (kb["Private_Clean"] + kb["Private_Dirty"])}
 
 
+def timed(call: Callable[[], Any], more: Callable[[Any], dict[str, Any]] = lambda made: {}) -> dict[str, Any]:
+    before, begun_cpu = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    begun = time.perf_counter()
+    made = call()
+    seconds, cpu_s = time.perf_counter() - begun, time.process_time() - begun_cpu
+    peak = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    facts = {"files": len(made), "seconds": seconds, "cpu_s": cpu_s, "peak_rss_growth_bytes": peak}
+    return {**facts, **more(made)}
+
+
 def probe_list(root: str) -> dict[str, Any]:
     """Seconds to the index, its size, and what making it took of memory at most."""
-    before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
-    images = index_images(root)
-    seconds = time.perf_counter() - begun
-    peak = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    return {"files": len(images), "index_bytes": index_bytes(images), "seconds": seconds, "peak_rss_growth_bytes": peak}
+    return timed(lambda: index_images(root), lambda images: {"index_bytes": index_bytes(images)})
+
+
+def probe_image_folder(root: str) -> dict[str, Any]:
+    """The same of torchvision's list."""
+    return timed(lambda: ImageFolder(root))
+
+
+def listings(root: str, rounds: int, folder: Path) -> dict[str, Any]:
+    """Our list without a kept one and ImageFolder's, in turns, and the ratios of the rounds."""
+    found: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    for number in range(rounds):
+        calls = ("probe_list", "probe_image_folder")
+        some = {
+            call: probe(call, root, cache=folder / f"cache-{number}") for call in (calls if number % 2 else calls[::-1])
+        }
+        found.append((some["probe_list"], some["probe_image_folder"]))
+    ratios = {
+        kind: median_interval([ours[kind] / theirs[kind] for ours, theirs in found]) for kind in ("seconds", "cpu_s")
+    }
+    return {"rounds": found, "ratios": ratios}
 
 
 def probe_run(root: str) -> dict[str, Any]:
@@ -184,12 +218,13 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         "load_average_before": os.getloadavg()[0],
         "workers": arguments.workers,
         "batch_size": arguments.batch_size,
+        "listings": listings(str(root), arguments.rounds, folder),
         "listed": probe("probe_list", str(root), cache=cache),
         "kept": probe("probe_list", str(root), cache=cache),
         "run": probe("probe_run", str(root), cache=cache),
         "loaders": {},
     }
-    for loader in arguments.loaders.split(","):
+    for loader in filter(None, arguments.loaders.split(",")):
         large, other = (
             probe("probe_loader", str(tree), loader, arguments.workers, arguments.batch_size, cache=cache)
             for tree in (root, small)
@@ -206,6 +241,10 @@ def show(result: dict[str, Any]) -> None:
     print(f"index                   {listed['index_bytes'] / 1e6:.1f} MB")
     for name, one in (("list, none kept", listed), ("list, kept", kept)):
         print(f"{name:23} {one['seconds']:.2f} s, peak memory + {one['peak_rss_growth_bytes'] / 1e6:.0f} MB")
+    for kind, interval in result["listings"]["ratios"].items():
+        print(
+            f"list ÷ ImageFolder's    {spread(interval, 2)} by {kind}: at most 2 is {judged(interval, 0, MOST_TIMES)}"
+        )
     for name, seconds in run.items():
         print(f"{name.replace('_', ' '):23} {seconds:.3f} s")
     print(
@@ -235,6 +274,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=1_300_000)
     parser.add_argument("--folder", help="where the trees are made and removed (default: the temporary folder)")
     parser.add_argument("--loaders", default=LOADERS)
+    parser.add_argument("--rounds", type=int, default=6, help="of our list and ImageFolder's")
     parser.add_argument("--workers", type=int, default=psutil.cpu_count())
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--json", help="write the figures to this file")

@@ -20,11 +20,12 @@ import time
 import weakref
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import reduction
 from multiprocessing.context import get_spawning_popen
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -43,7 +44,7 @@ from loaderbench.images.files import (
 )
 from loaderbench.images.filesystem import storage_behind
 from loaderbench.images.formats import SUFFIXES
-from loaderbench.images.over_files import over_files
+from loaderbench.images.over_files import SLOW_FILE_S, over_files
 from loaderbench.images.packed import map_packed, write_packed
 
 IMAGE_SUFFIXES = tuple(SUFFIXES)
@@ -64,13 +65,15 @@ MOST_LEVELS = 100
 """Folders in folders. A deeper tree is a mistake, and what walks through it may run out of stack."""
 NUM_THREADS = 16
 """Threads that check folders and files before a kept list is used: a server takes a millisecond for each."""
+FILES_AT_ONCE, FIRST_FILES = 512, 8
+"""Files of a folder whose sizes are asked for together; those of them that tell whether the storage is slow."""
 MOST_SUFFIXES = 4
 """Kinds of other files that an error names."""
 MOST_KEPT = 16
 """Most lists that are kept; the least recently used are deleted. A list of 1.3 million images takes 65 MB."""
 
 OnListed = Callable[[int], None]
-"""Called with the number of images listed so far."""
+"""Called with the number of images listed so far, after FILES_AT_ONCE more at most."""
 
 
 @dataclass(frozen=True)
@@ -203,37 +206,54 @@ class Listing:
         self.folders.append((prefix, *_state(status)))
         self.devices.add(status.st_dev)
         with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
-        self.has_links = self.has_links or any(entry.is_symlink() and not _is_folder(entry) for entry in found)
-        kept = [entry for entry in found if not entry.name.startswith(OWN_FILES_PREFIX)]
-        # An entry keeps what it was told: a server's answers are waited for side by side.
-        over_files(_ask, [entry for entry in kept if entry.name.lower().endswith(IMAGE_SUFFIXES)])
-        return kept
+            found = sorted(entries, key=attrgetter("name"))
+        links = [entry for entry in found if entry.is_symlink()]
+        self.has_links = self.has_links or not all(map(_is_folder, links))
+        return [entry for entry in found if not entry.name.startswith(OWN_FILES_PREFIX)]
 
     def left_out(self, entry: os.DirEntry[str]) -> None:
         """What is in the tree and no image to read: another kind of file, a link to a folder above it, a FIFO."""
         self.other_suffixes[os.path.splitext(entry.name)[1].lower() or "without a suffix"] += 1  # noqa: PTH122
 
-    def add_images(self, entries: Iterable[os.DirEntry[str]], prefix: str, above: frozenset[Identity]) -> None:
-        """Take the images among the entries, and those of their folders and below. `above`: the folders passed."""
+    def add_images(self, entries: list[os.DirEntry[str]], prefix: str, above: frozenset[Identity]) -> None:
+        """Take the images among the entries of one folder, and those of their folders and below. `above`: the folders
+        passed."""
+        names: list[str] = []
         for entry in entries:
-            if _is_folder(entry):
-                inside, here = prefix + entry.name + os.sep, _identity(entry.path)
-                if inside.count(os.sep) > MOST_LEVELS:
-                    start = entry.path[:100]
-                    raise ConfigError(f"{start}… goes more than {MOST_LEVELS} folders deep: give the classes' folder")
-                if here in above:  # else a link to a folder above would be followed until its path is too long
-                    self.left_out(entry)
-                else:
-                    self.add_images(self.entries(entry.path, inside), inside, above | {here})
-            elif entry.name.lower().endswith(IMAGE_SUFFIXES) and _follows(entry.is_file):
-                name = os.fsencode(prefix + entry.name)
-                self.names += name
-                self.lengths.append(len(name))
-                self.sizes.append(entry.stat().st_size)
-                self._on_listed(len(self.sizes))
+            is_plain = entry.is_file(follow_symlinks=False)  # told by the folder itself, for nearly all
+            if not is_plain and _is_folder(entry):
+                self._add_files(names, prefix, entry)
+                self._add_folder(entry, prefix, above)
+            elif entry.name.lower().endswith(IMAGE_SUFFIXES) and (is_plain or _follows(entry.is_file)):
+                names.append(entry.name)
+                if len(names) == FILES_AT_ONCE:
+                    self._add_files(names, prefix, entry)
             else:
                 self.left_out(entry)
+        if names:
+            self._add_files(names, prefix, entry)
+
+    def _add_folder(self, entry: os.DirEntry[str], prefix: str, above: frozenset[Identity]) -> None:
+        inside, here = prefix + entry.name + os.sep, _identity(entry.path)
+        if inside.count(os.sep) > MOST_LEVELS:
+            start = entry.path[:100]
+            raise ConfigError(f"{start}… goes more than {MOST_LEVELS} folders deep: give the classes' folder")
+        if here in above:  # else a link to a folder above would be followed until its path is too long
+            self.left_out(entry)
+        else:
+            self.add_images(self.entries(entry.path, inside), inside, above | {here})
+
+    def _add_files(self, names: list[str], prefix: str, beside: os.DirEntry[str]) -> None:
+        """Take these images of the folder of `beside`, and empty the list."""
+        if not names:
+            return
+        self.sizes.extend(_sizes(os.path.dirname(beside.path), names))
+        placed = [prefix + name for name in names]
+        encoded = os.fsencode("".join(placed))
+        self.lengths.extend(map(len, placed if encoded.isascii() else map(os.fsencode, placed)))
+        self.names += encoded
+        names.clear()
+        self._on_listed(len(self.sizes))
 
     def add_tree(self, root: str) -> tuple[list[str], list[int]]:
         """Take the images of an ImageFolder tree or of a flat folder. Returns its classes and their numbers of images.
@@ -243,12 +263,14 @@ class Listing:
         classes: list[str] = []
         counts: list[int] = []
         above = frozenset(map(_identity, [root, *map(str, Path(root).parents)]))
-        entries = self.entries(root, "")
-        files = [entry for entry in entries if not _is_folder(entry)]
-        for entry in entries:
+        files: list[os.DirEntry[str]] = []
+        folders: list[os.DirEntry[str]] = []
+        for entry in self.entries(root, ""):
+            is_folder = not entry.is_file(follow_symlinks=False) and _is_folder(entry)
+            (folders if is_folder else files).append(entry)
+        for entry in folders:
             before = len(self.sizes)
-            if _is_folder(entry):
-                self.add_images([entry], "", above)
+            self._add_folder(entry, "", above)
             if len(self.sizes) > before:
                 classes.append(entry.name)
                 counts.append(len(self.sizes) - before)
@@ -287,10 +309,22 @@ def _follows(is_it: Callable[[], bool]) -> bool:
         return False
 
 
-def _ask(entry: os.DirEntry[str]) -> None:
-    """Have the entry's size looked up. Who asks for it meets the error again, and says what it means."""
-    with contextlib.suppress(OSError):
-        entry.stat()
+def _sizes(folder: str, names: Sequence[str]) -> list[int]:
+    """Sizes in bytes. A server's answers are waited for side by side: the first few tell whether they are needed."""
+    opened = os.open(folder, os.O_PATH | os.O_CLOEXEC)  # a name is found sooner from there than a path
+
+    def size(name: str) -> int:
+        return os.stat(name, dir_fd=opened).st_size
+
+    try:
+        begun = time.perf_counter()
+        found = over_files(size, names[:FIRST_FILES])
+        rest = names[FIRST_FILES:]
+        if time.perf_counter() - begun > SLOW_FILE_S * len(found):
+            return found + over_files(size, rest)
+        return found + [os.stat(name, dir_fd=opened).st_size for name in rest]
+    finally:
+        os.close(opened)
 
 
 def _state(status: os.stat_result) -> tuple[int, int, int]:
