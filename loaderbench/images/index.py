@@ -25,9 +25,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import reduction
 from multiprocessing.context import get_spawning_popen
-from operator import attrgetter
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -184,6 +183,16 @@ Identity = tuple[int, int]
 """st_dev and st_ino."""
 
 
+class FolderContent(NamedTuple):
+    """What a folder holds."""
+
+    folder: str
+    names: list[str]
+    """Sorted."""
+    others: dict[str, os.DirEntry[str]]
+    """Those that are no plain files, by name."""
+
+
 class Listing:
     """The files found so far, in flat buffers. `dataset scan` lists with a child of this, so it finds the same."""
 
@@ -200,38 +209,39 @@ class Listing:
         self.has_links = False
         """Whether there are symbolic links to files, or broken ones: their targets may change unseen."""
 
-    def entries(self, folder: str, prefix: str) -> list[os.DirEntry[str]]:
-        """What a folder holds, sorted by name, without loaderbench's own."""
+    def entries(self, folder: str, prefix: str) -> FolderContent:
+        """What a folder holds, without loaderbench's own. Raises OSError."""
         status = os.stat(folder)  # noqa: PTH116
         self.folders.append((prefix, *_state(status)))
         self.devices.add(status.st_dev)
         with os.scandir(folder) as entries:
-            found = sorted(entries, key=attrgetter("name"))
-        links = [entry for entry in found if entry.is_symlink()]
+            found = list(entries)
+        others = {entry.name: entry for entry in found if not entry.is_file(follow_symlinks=False)}
+        links = [entry for entry in others.values() if entry.is_symlink()]
         self.has_links = self.has_links or not all(map(_is_folder, links))
-        return [entry for entry in found if not entry.name.startswith(OWN_FILES_PREFIX)]
+        names = [entry.name for entry in found if not entry.name.startswith(OWN_FILES_PREFIX)]
+        names.sort()
+        return FolderContent(folder, names, others)
 
-    def left_out(self, entry: os.DirEntry[str]) -> None:
+    def left_out(self, path: str) -> None:
         """What is in the tree and no image to read: another kind of file, a link to a folder above it, a FIFO."""
-        self.other_suffixes[os.path.splitext(entry.name)[1].lower() or "without a suffix"] += 1  # noqa: PTH122
+        self.other_suffixes[os.path.splitext(path)[1].lower() or "without a suffix"] += 1  # noqa: PTH122
 
-    def add_images(self, entries: list[os.DirEntry[str]], prefix: str, above: frozenset[Identity]) -> None:
-        """Take the images among the entries of one folder, and those of their folders and below. `above`: the folders
-        passed."""
-        names: list[str] = []
-        for entry in entries:
-            is_plain = entry.is_file(follow_symlinks=False)  # told by the folder itself, for nearly all
-            if not is_plain and _is_folder(entry):
-                self._add_files(names, prefix, entry)
-                self._add_folder(entry, prefix, above)
-            elif entry.name.lower().endswith(IMAGE_SUFFIXES) and (is_plain or _follows(entry.is_file)):
-                names.append(entry.name)
-                if len(names) == FILES_AT_ONCE:
-                    self._add_files(names, prefix, entry)
+    def add_images(self, content: FolderContent, prefix: str, above: frozenset[Identity]) -> None:
+        """Take the images of a folder, and those of its folders and below. `above`: the folders passed."""
+        folder, names, others = content
+        files: list[str] = []
+        for name in names:
+            other = others.get(name)
+            if other is not None and _is_folder(other):
+                self._add_files(folder, files, prefix)
+                files = []
+                self._add_folder(other, prefix, above)
+            elif name.lower().endswith(IMAGE_SUFFIXES) and (other is None or _follows(other.is_file)):
+                files.append(name)
             else:
-                self.left_out(entry)
-        if names:
-            self._add_files(names, prefix, entry)
+                self.left_out(os.path.join(folder, name))
+        self._add_files(folder, files, prefix)
 
     def _add_folder(self, entry: os.DirEntry[str], prefix: str, above: frozenset[Identity]) -> None:
         inside, here = prefix + entry.name + os.sep, _identity(entry.path)
@@ -239,21 +249,20 @@ class Listing:
             start = entry.path[:100]
             raise ConfigError(f"{start}… goes more than {MOST_LEVELS} folders deep: give the classes' folder")
         if here in above:  # else a link to a folder above would be followed until its path is too long
-            self.left_out(entry)
+            self.left_out(entry.path)
         else:
             self.add_images(self.entries(entry.path, inside), inside, above | {here})
 
-    def _add_files(self, names: list[str], prefix: str, beside: os.DirEntry[str]) -> None:
-        """Take these images of the folder of `beside`, and empty the list."""
-        if not names:
-            return
-        self.sizes.extend(_sizes(os.path.dirname(beside.path), names))
-        placed = [prefix + name for name in names]
-        encoded = os.fsencode("".join(placed))
-        self.lengths.extend(map(len, placed if encoded.isascii() else map(os.fsencode, placed)))
-        self.names += encoded
-        names.clear()
-        self._on_listed(len(self.sizes))
+    def _add_files(self, folder: str, files: Sequence[str], prefix: str) -> None:
+        """Take these images of a folder."""
+        for begin in range(0, len(files), FILES_AT_ONCE):
+            names = files[begin : begin + FILES_AT_ONCE]
+            self.sizes.extend(_sizes(folder, names))
+            placed = [prefix + name for name in names]
+            encoded = os.fsencode("".join(placed))
+            self.lengths.extend(map(len, placed if encoded.isascii() else map(os.fsencode, placed)))
+            self.names += encoded
+            self._on_listed(len(self.sizes))
 
     def add_tree(self, root: str) -> tuple[list[str], list[int]]:
         """Take the images of an ImageFolder tree or of a flat folder. Returns its classes and their numbers of images.
@@ -263,22 +272,20 @@ class Listing:
         classes: list[str] = []
         counts: list[int] = []
         above = frozenset(map(_identity, [root, *map(str, Path(root).parents)]))
-        files: list[os.DirEntry[str]] = []
-        folders: list[os.DirEntry[str]] = []
-        for entry in self.entries(root, ""):
-            is_folder = not entry.is_file(follow_symlinks=False) and _is_folder(entry)
-            (folders if is_folder else files).append(entry)
-        for entry in folders:
+        _, names, others = self.entries(root, "")
+        folders = {name: others[name] for name in names if name in others and _is_folder(others[name])}
+        for name, entry in folders.items():
             before = len(self.sizes)
             self._add_folder(entry, "", above)
             if len(self.sizes) > before:
-                classes.append(entry.name)
+                classes.append(name)
                 counts.append(len(self.sizes) - before)
+        beside = FolderContent(root, [name for name in names if name not in folders], others)
         if not classes:
-            self.add_images(files, "", above)
+            self.add_images(beside, "", above)
             return [""], [len(self.sizes)]
-        for entry in files:
-            self.left_out(entry)
+        for name in beside.names:
+            self.left_out(os.path.join(root, name))
         return classes, counts
 
     def index(self, root: str, classes: Sequence[str], counts: Sequence[int]) -> ImageIndex:

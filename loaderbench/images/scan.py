@@ -26,7 +26,7 @@ from loaderbench.images.formats import (
     format_of,
     size_of,
 )
-from loaderbench.images.index import IMAGE_SUFFIXES, ImageIndex, Listing
+from loaderbench.images.index import IMAGE_SUFFIXES, FolderContent, ImageIndex, Listing
 from loaderbench.images.jpeg import (
     SCAN_BYTES,
     JpegHeader,
@@ -270,32 +270,31 @@ class _ScanListing(Listing):
         self.num_others = 0
         self.broken: list[tuple[str, str]] = []
 
-    def entries(self, folder: str, prefix: str) -> list[os.DirEntry[str]]:
+    def entries(self, folder: str, prefix: str) -> FolderContent:
         try:
-            found = super().entries(folder, prefix)
+            return super().entries(folder, prefix)
         except OSError as error:
             if not prefix:
                 raise
             self.broken.append((folder, f"cannot be read: {error.strerror}"))
-            return []
-        return found
+            return FolderContent(folder, [], {})
 
-    def left_out(self, entry: os.DirEntry[str]) -> None:
+    def left_out(self, path: str) -> None:
         try:
-            kind = os.stat(entry.path).st_mode  # noqa: PTH116
+            kind = os.stat(path).st_mode  # noqa: PTH116
         except OSError as error:
             kind, why = None, f"cannot be read: {error.strerror}"
-        if kind is None and entry.name.lower().endswith(IMAGE_SUFFIXES):
-            self.broken.append((entry.path, why))
+        if kind is None and path.lower().endswith(IMAGE_SUFFIXES):
+            self.broken.append((path, why))
         elif kind is not None and stat.S_ISDIR(kind):
-            self.broken.append((entry.path, "a link to a folder that it is in: not followed"))
+            self.broken.append((path, "a link to a folder that it is in: not followed"))
         elif kind is not None and not stat.S_ISREG(kind):
-            self.broken.append((entry.path, "not a file, but a FIFO, a socket or a device"))
+            self.broken.append((path, "not a file, but a FIFO, a socket or a device"))
         else:
             self.num_others += 1
-            super().left_out(entry)
+            super().left_out(path)
             if len(self.others) < MOST_LISTED:
-                self.others.append(entry.path)
+                self.others.append(path)
 
 
 def _num_folders(images: ImageIndex) -> int:
