@@ -17,7 +17,16 @@ from PIL import Image
 
 from loaderbench.errors import ConfigError
 from loaderbench.images.scan import scan_dataset
-from loaderbench.images.synthesize import ENCODINGS, RECORD_NAME, encoding_for, make_dataset, paint, parse_resolution
+from loaderbench.images.synthesize import (
+    ENCODINGS,
+    RECORD_NAME,
+    _fill,
+    _Looks,
+    encoding_for,
+    make_dataset,
+    paint,
+    parse_resolution,
+)
 
 TARGET_KB = {(256, 256): 35, (500, 375): 104, (512, 512): 121, (1024, 1024): 373, (2048, 2048): 1365}
 """Mean file sizes of data sets in use (the issue's figures)."""
@@ -102,6 +111,28 @@ def test_one_seed_gives_the_same_bytes_however_many_processes_work(tmp_path: Pat
     assert digests(tmp_path / "one") == digests(tmp_path / "two")
     assert len(set(digests(tmp_path / "one").values())) == 40
     assert not set(digests(tmp_path / "one").values()) & set(digests(tmp_path / "other").values())
+
+
+@pytest.mark.parametrize(("width", "height"), [(16, 16), (301, 299), (1024, 130), (70_001, 7)])
+def test_pixels_are_those_of_the_plain_formula(width: int, height: int) -> None:
+    """Rows are coloured a few at a time, and their textures found by bits."""
+    rng, num, plane = np.random.default_rng(width), 50, 512 * 512
+    objects = rng.integers(0, num, (height, width), dtype=np.int32)
+    offset, which = rng.integers(0, plane, num), rng.integers(0, 16, num)
+    textures, across, down = (rng.normal(0, 9, n).astype(np.float32) for n in (16 * plane, width, height))
+    looks = _Looks(
+        (which * plane + offset).astype(np.int32), rng.random(num, np.float32) * 45, rng.random(num, np.float32) * 255,
+        rng.normal(128, 14, (2, num)).astype(np.float32),
+    )  # fmt: skip
+    luma, chroma = _fill(objects, looks, textures, across, down[:, None])
+
+    at = np.arange(height)[:, None] * 512 + np.arange(width)
+    texture = textures[which[objects] * plane + (at + offset[objects]) % plane]
+    shaded = texture * looks.strength[objects] + looks.brightness[objects] + across + down[:, None]
+    assert np.array_equal(luma, shaded.clip(0, 255).astype(np.uint8))
+    half, tint = objects[::2, ::2], 0.12 * looks.strength[objects[::2, ::2]] * texture[::2, ::2]
+    for found, sign, colour in zip(chroma, (-1, 1), looks.colours, strict=True):
+        assert np.array_equal(found, (colour[half] + sign * tint).clip(0, 255).astype(np.uint8))
 
 
 def test_layout_is_an_image_folder_with_the_sizes_asked_for(tmp_path: Path) -> None:
