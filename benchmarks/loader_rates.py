@@ -36,14 +36,17 @@ from loaderbench import plugins
 from loaderbench.images.index import index_images
 from loaderbench.loaders import samples
 from loaderbench.loaders.base import LoaderContext
-from loaderbench.loaders.transform import IMAGENET_MEAN, IMAGENET_STD
+from loaderbench.loaders.transform import IMAGENET_MEAN, IMAGENET_STD, resize_shorter_side
 
 Contestant = Callable[[], Iterator[Any]]
 
 
-def reference(arguments: argparse.Namespace, workers: int) -> Contestant:
+def reference(arguments: argparse.Namespace, workers: int, mode: str = "train") -> Contestant:
     """torchvision ImageFolder + DataLoader, endless."""
-    steps: list[Any] = [transforms.RandomResizedCrop(arguments.input_size), transforms.RandomHorizontalFlip()]
+    size = arguments.input_size
+    steps: list[Any] = [transforms.RandomResizedCrop(size), transforms.RandomHorizontalFlip()]
+    if mode == "infer":
+        steps = [transforms.Resize(resize_shorter_side(size)), transforms.CenterCrop(size)]
     if arguments.output == "float32":
         steps += [transforms.ToTensor(), transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD)]
     else:
@@ -61,7 +64,9 @@ def reference(arguments: argparse.Namespace, workers: int) -> Contestant:
     return lambda: iter(loader)
 
 
-def ours(arguments: argparse.Namespace, name: str, decoder: str | None, stack: ExitStack) -> Contestant:
+def ours(
+    arguments: argparse.Namespace, name: str, decoder: str | None, stack: ExitStack, mode: str = "train", **options: str
+) -> Contestant:
     context = LoaderContext(
         images=index_images(arguments.dataset),
         batch_size=arguments.batch_size,
@@ -69,27 +74,33 @@ def ours(arguments: argparse.Namespace, name: str, decoder: str | None, stack: E
         prefetch=arguments.prefetch,
         decoder=decoder,
         input_size=arguments.input_size,
-        mode="train",
+        mode=mode,
         output=arguments.output,
         seed=0,
     )
     module = plugins.LOADERS.load(name)
-    options = {"persistent_workers": False} if name == "multiprocess" else {}
-    loader = module.build(module.Options(**options), context)
+    lasting = {"persistent_workers": False} if name == "multiprocess" else {}
+    loader = module.build(module.Options(**lasting, **options), context)
     stack.callback(loader.close)
     epochs = itertools.count(step=1000)  # other crops in each turn, as on the other side
     return lambda: loader.batches(next(epochs))
 
 
-def rate(contestant: Contestant, seconds: float, num_warmup: int, batch_size: int) -> tuple[float, float]:
-    """(images/s, CPU seconds an image), the queue's first fill left out. Returns when the contestant is at rest."""
+def rate(
+    contestant: Contestant, seconds: float, num_warmup: int, batch_size: int, at_once: int = 1
+) -> tuple[float, float]:
+    """(images/s, CPU seconds an image), the queue's first fill left out. Returns when the contestant is at rest.
+
+    `at_once`: batches between two looks at the clock. That of all workers, where one takes seconds.
+    """
     stream = contestant()
     for _ in itertools.islice(stream, num_warmup):
         pass
     begun_cpu, begun, num_batches = cpu_s(), time.perf_counter(), 0
     while (elapsed := time.perf_counter() - begun) < seconds:
-        next(stream)
-        num_batches += 1
+        for _ in range(at_once):
+            next(stream)
+        num_batches += at_once
     used_s = cpu_s() - begun_cpu
     close = getattr(stream, "close", None)
     if close is not None:

@@ -159,9 +159,13 @@ LOADERS: Table[LoaderTraits] = Table(
     "loader",
     LoaderTraits,
     {
-        "serial": _loader("serial", LoaderTraits("in line", handover="private", self_tested=True, is_data_loader=True)),
+        "serial": _loader(
+            "serial",
+            LoaderTraits("in line", handover="private", as_torchvision=True, self_tested=True, is_data_loader=True),
+        ),
         "multiprocess": _loader(
-            "multiprocess", LoaderTraits("processes", handover="shared", self_tested=True, is_data_loader=True)
+            "multiprocess",
+            LoaderTraits("processes", handover="shared", as_torchvision=True, self_tested=True, is_data_loader=True),
         ),
         "threaded": _loader(
             "threaded",

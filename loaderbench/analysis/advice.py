@@ -12,8 +12,9 @@ loader    L ÷ N for N workers, L being the worker time of a batch (the loader's
           consumer) ÷ the CPUs that the run has beside others. A loader without workers runs in series with
           issuing: L + issue.
 
-Another decoder, output or hand-over scales the stages decode, augment and collate of L by the ratio of their costs in
-running/prep_probe.py. A processor is slower when all are busy than when it is alone; the probe says by how much.
+Another decoder, output or hand-over, or samples that go straight into their batch, scales the stages decode, augment
+and collate of L by the ratio of their costs in running/prep_probe.py. A processor is slower when all are busy than when
+it is alone; the probe says by how much.
 How far predictions are off is measured by benchmarks/verify.py.
 """
 
@@ -67,6 +68,8 @@ STANDS = ("bandwidth", "stalls")
 """Kinds of storage that serves many readers no faster than one."""
 IO_THREADS = "io_threads"
 """The loader option that `--io-threads` sets, of loaders that read ahead."""
+SAMPLES, DIRECT = "samples", "direct"
+"""The loader option that says how PIL images become batches, and its value for straight into them."""
 
 
 @dataclass(frozen=True)
@@ -377,7 +380,8 @@ class Predictor:
     def _stage_ratio(self, new: Case) -> Draws | None:
         """Cost of decode, augment and collate after the change ÷ before, by the probe; None: not known."""
         old, same = self.case.feed, np.ones_like(self.real)
-        if (new.feed.loader, new.feed.decoder, new.feed.output) == (old.loader, old.decoder, old.output):
+        kept = (new.feed.loader, new.feed.decoder, new.feed.output) == (old.loader, old.decoder, old.output)
+        if kept and new.feed.loader_options.get(SAMPLES) == old.loader_options.get(SAMPLES):
             return same
         crowded = self.running < 1.0 - WAITED
         before, after = self._stage_s(self.case, crowded=crowded), self._stage_s(new, crowded=crowded)
@@ -391,15 +395,26 @@ class Predictor:
         work, where that was probed."""
         probed = self.probe.decoders.get(case.feed.decoder or "")
         traits = self.known.get(case.feed.loader)
-        handover = self.probe.handover_s.get(case.feed.output, {}).get((traits and traits.handover) or "")
-        if probed is None or not probed.image_s or handover is None:
+        image_s, handed = (() if probed is None else probed.image_s), self.probe.handover_s
+        if self.as_torchvision(case) and probed is not None:
+            image_s, handed = probed.as_torchvision_s[case.feed.output], self.probe.stack_s
+        handover = handed.get(case.feed.output, {}).get((traits and traits.handover) or "")
+        if probed is None or not image_s or handover is None:
             return None
-        seconds = np.asarray(probed.image_s, dtype=np.float64)
+        seconds = np.asarray(image_s, dtype=np.float64)
         picks = np.random.default_rng(11).integers(len(seconds), size=(len(self.real) - 1, len(seconds)))
         means = np.concatenate([[seconds.mean()], seconds[picks].mean(axis=1)])
         if crowded and probed.all_cpus_image_s is not None:
-            means = means * (probed.all_cpus_image_s / means[0])
+            means = means * (probed.all_cpus_image_s / float(np.mean(probed.image_s)))
         return np.asarray(means + handover)
+
+    def as_torchvision(self, case: Case) -> bool:
+        """Whether the case's loader makes samples as torchvision's users do, as far as the probe knows what that costs
+        (runs of older versions never did)."""
+        traits, probed = self.known.get(case.feed.loader), self.probe.decoders.get(case.feed.decoder or "")
+        if traits is None or not traits.as_torchvision or case.feed.loader_options.get(SAMPLES) == DIRECT:
+            return False
+        return probed is not None and case.feed.output in probed.as_torchvision_s
 
     def _crowding(self, workers: int) -> float:
         """CPU time of an image with `workers` processors busy ÷ with one: linear between one and all."""
@@ -636,7 +651,7 @@ def _fewer_workers(predictor: Predictor) -> list[Action]:
 
 def _for_prep(predictor: Predictor) -> list[Action]:
     subject, feed, size = predictor.case.subject, predictor.case.feed, predictor.case.step.input_size
-    actions = [*_more_workers(predictor), *_other_decoders(predictor)]
+    actions = [*_more_workers(predictor), *_other_decoders(predictor), *_direct_samples(predictor)]
     if predictor.traits.handover == "shared" and feed.output == "float32":
         change: Change = {"output": "uint8"}
         actions.append(Action("prep", "uint8_for_prep", change, predictor.predict(change)))
@@ -706,6 +721,14 @@ def _other_decoders(predictor: Predictor) -> list[Action]:
     change |= {"decoder_options": {}} if feed.decoder_options else {}
     change |= {"decode_scale": None} if feed.decode_scale else {}
     return [Action("prep", "other_decoder", change, predictor.predict(change))]
+
+
+def _direct_samples(predictor: Predictor) -> list[Action]:
+    """Samples straight into their batch, instead of the copies of torchvision's transforms and the collate."""
+    if not predictor.as_torchvision(predictor.case):
+        return []
+    change: Change = {"loader_options": {**predictor.case.feed.loader_options, SAMPLES: DIRECT}}
+    return [Action("prep", "direct_samples", change, predictor.predict(change))]
 
 
 def _for_transfer(predictor: Predictor) -> list[Action]:

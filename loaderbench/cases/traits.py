@@ -65,6 +65,8 @@ class LoaderTraits:
     handover: Handover | None = None
     """The memory that finished samples are written into, as running/prep_probe.py times it: fresh memory of the
     process, memory shared with a worker, or buffers that are used again. None: it cannot be told."""
+    as_torchvision: bool = False
+    """PIL images become batches as torchvision's users get them, unless its option `samples` is `direct`."""
     readers: int | None = None
     """Files that it reads at once, however many workers it has; None: one for each worker."""
     reads_ahead: bool = False

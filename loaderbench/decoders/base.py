@@ -10,15 +10,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.cases.traits import FORMATS, format_names
 from loaderbench.images.formats import NotReadableError, Size, check_end, check_png, format_of, size_of
-from loaderbench.images.jpeg import JpegHeader, NotJpegError, check_start, find_frame, too_large, too_many_scans
+from loaderbench.images.jpeg import (
+    SOI,
+    JpegHeader,
+    NotJpegError,
+    check_start,
+    find_frame,
+    has_several_scans,
+    too_large,
+    too_many_scans,
+)
 from loaderbench.plain import JsonObject
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 TAIL_BYTES = 65536
 """How far before the end of a PNG its last chunk may be: some programs append data of their own."""
@@ -46,6 +58,19 @@ def read_header(encoded: bytes) -> JpegHeader:
     if reason := too_large(found.width, found.height) or too_many_scans(encoded, found):
         raise DecodeError(reason)
     return found
+
+
+def tells_enough(head: bytes) -> bool:
+    """Whether the first bytes of a file tell that it may be decoded: it is a JPEG of one scan. Of any other kind, the
+    checks of `read_size` need all bytes."""
+    try:
+        check_start(head)
+        found = find_frame(head, len(SOI))
+    except NotJpegError:
+        return False
+    if not isinstance(found, JpegHeader) or too_large(found.width, found.height):
+        return False
+    return not has_several_scans(head, found.end, found)
 
 
 def read_size(encoded: bytes) -> JpegHeader | Size:
@@ -201,6 +226,20 @@ class FillingDecoder(Protocol):
     """A decoder that decodes only the part of a picture that its sample needs."""
 
     def slot_filler(self, recipe: Recipe) -> SlotFiller: ...
+
+
+@runtime_checkable
+class PilDecoder(Protocol):
+    """A decoder whose pixels are a PIL image, as torchvision's loader of image files gives them."""
+
+    def load(self, file: BinaryIO) -> Image.Image:
+        """All pixels of an open file, by what torchvision's `pil_loader` does: opened, read by the decoder itself, and
+        converted to RGB, which copies what is RGB already.
+
+        Raises:
+            DecodeError: as `Decoder.decode`; also where reading failed.
+        """
+        ...
 
 
 def fastest_installed() -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import PIL
 from numpy.typing import NDArray
 from PIL import Image, _imaging, features
 
-from loaderbench.decoders.base import DecodeError, Geometry, read_size
+from loaderbench.decoders.base import DecodeError, Geometry, read_size, tells_enough
 from loaderbench.errors import UnavailableError
 from loaderbench.plain import JsonObject
 from loaderbench.prefixes import folder
@@ -20,6 +23,8 @@ from loaderbench.prefixes import folder
 FORMATS = ("JPEG", "PNG", "WEBP")
 """What Pillow may take a file for. By default it goes by the content: a PostScript file that is called .jpg would be
 given to Ghostscript."""
+HEAD_BYTES = 4096
+"""Within what a file's buffer holds, so that going back to its begin reads nothing again."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,17 @@ def as_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
+@contextmanager
+def _told(encoded: bytes) -> Iterator[None]:
+    """Turns what Pillow raises on broken data (OSError, SyntaxError, ValueError …) into DecodeError."""
+    try:
+        yield
+    except (DecodeError, MemoryError):
+        raise
+    except Exception as error:
+        raise DecodeError("empty file" if not encoded else str(error).partition(" <_io")[0]) from error
+
+
 class PillowDecoder:
     """Decodes and resizes with Pillow. The full image stays a PIL image: it is never copied to an array."""
 
@@ -51,18 +67,20 @@ class PillowDecoder:
         Image.preinit()  # registering file formats is not thread-safe
 
     def decode(self, encoded: bytes) -> Image.Image:
-        try:
+        with _told(encoded):
             image = open_image(encoded)
             if image.mode != "RGB":
                 return as_rgb(image)
             image.load()
-        except DecodeError:
-            raise
-        except MemoryError:
-            raise
-        except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError … on broken data
-            raise DecodeError("empty file" if not encoded else str(error).partition(" <_io")[0]) from error
         return image
+
+    def load(self, file: BinaryIO) -> Image.Image:
+        head = file.read(HEAD_BYTES)
+        with _told(head):
+            if not tells_enough(head):
+                return as_rgb(open_image(head + file.read()))
+            file.seek(0)
+            return as_rgb(Image.open(file, formats=FORMATS))
 
     def size(self, pixels: Image.Image) -> tuple[int, int]:
         return pixels.height, pixels.width

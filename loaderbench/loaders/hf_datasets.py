@@ -46,7 +46,7 @@ class _TableDataset(BatchDataset):
     """One item is a batch of the table's rows, transformed."""
 
     def __init__(self, context: LoaderContext) -> None:
-        super().__init__(context, "pillow")
+        super().__init__(context, "pillow", "direct")
         images = context.images
         columns = {"image": list(images.paths()), "label": images.labels, "index": np.arange(len(images))}
         table = datasets.Dataset.from_dict(columns).cast_column("image", datasets.Image(decode=False))

@@ -56,13 +56,16 @@ class Options:
     sharing: Literal["file_descriptor", "file_system"] = "file_descriptor"
     """How torch names shared memory. file_system needs no open descriptor
     for each batch."""
+    samples: Literal["torchvision", "direct"] = "torchvision"
+    """How a PIL image becomes a part of its batch: as with torchvision's transforms and DataLoader's collate, or
+    written straight into it, which avoids their copies. Pixels of other decoders always go straight into it."""
 
 
 class MultiprocessLoader:
     """DataLoader with `workers` processes, `prefetch` batches ahead in each.
 
-    A batch is made by one worker, in shared memory (/dev/shm), in channels_last order. Batches come in
-    the order of the requests. DataLoader's own thread pins them where CUDA is available.
+    A batch is made by one worker, in shared memory (/dev/shm). Batches come in the order of the requests.
+    DataLoader's own thread pins them where CUDA is available.
     """
 
     decodes = True
@@ -73,7 +76,7 @@ class MultiprocessLoader:
         """`dataset`: a BatchDataset, or an iterable one that yields Payloads and knows its `generation`."""
         self._options = options
         self._context = context
-        self._dataset: Any = BatchDataset(context, "pillow") if dataset is None else dataset
+        self._dataset: Any = BatchDataset(context, "pillow", options.samples) if dataset is None else dataset
         self._dataset.generation.share_memory_()
         self._requests = RequestStream(context)
         self._pin = context.pin_memory and torch.cuda.is_available()
@@ -246,6 +249,7 @@ class MultiprocessLoader:
             "persistent_workers": self._options.persistent_workers,
             "sharing": self._options.sharing,
             "pin_memory": self._pin,
+            "samples": self._dataset.samples,
             "decoder": self._dataset.decoder.describe(),
         }
 

@@ -13,7 +13,7 @@ import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ from loaderbench.images.scan import TAIL_BYTES
 from loaderbench.loaders.base import SPAN_FIELDS, LoaderContext
 from loaderbench.loaders.order import BatchPlan
 from loaderbench.loaders.transform import Normalizer, SampleRandom, infer_geometry, recipe_of, train_geometry
+
+T = TypeVar("T")
 
 MOST_REPLACEMENTS = 100
 """Broken images in a row after which a sample is given up and the case fails."""
@@ -367,20 +369,18 @@ class SampleMaker:
         """Make sample `index`, or the next one that can be decoded. Returns its index and the bytes read."""
         clock = self.clock
         num_bytes = 0
-        for _ in range(min(MOST_REPLACEMENTS, len(self._images))):
-            if encoded is None:
-                encoded = read_image(self._context, index, clock)
-            num_bytes += len(encoded)
-            clock.add_pages(len(encoded))
-            try:
-                self._augment(index, epoch, self._decode(encoded), slot)
-            except DecodeError as error:
-                failures.append((index, str(error)))
-                index = (index + 1) % len(self._images)
-                encoded = None
-                continue
-            return index, num_bytes
-        raise CaseFailed(failure_list(failures, len(failures), self._images))
+
+        def make(number: int) -> None:
+            nonlocal encoded, num_bytes
+            one, encoded = encoded, None
+            if one is None:
+                one = read_image(self._context, number, clock)
+            num_bytes += len(one)
+            clock.add_pages(len(one))
+            self._augment(number, epoch, self._decode(one), slot)
+
+        index, _ = first_decodable(self._images, index, failures, make)
+        return index, num_bytes
 
     def make_from(self, encoded: bytes, index: int, epoch: int, slot: NDArray[Any]) -> None:
         """Make sample `index` from bytes that the caller has read (`read_ns` and `page_bytes` are the caller's).
@@ -428,6 +428,24 @@ class SampleMaker:
             self._decoder.crop_resize(pixels, geometry, self._scratch[0])
             self._normalize(self._scratch[0], slot)
         self.clock.augment_ns += time.perf_counter_ns() - begun
+
+
+def first_decodable(
+    images: ImageIndex, index: int, failures: list[tuple[int, str]], make: Callable[[int], T]
+) -> tuple[int, T]:
+    """What `make` gives for image `index`, or for the next one that can be decoded; and that one's index. Broken ones
+    are added to `failures`.
+
+    Raises:
+        CaseFailed: too many in a row are broken.
+    """
+    for _ in range(min(MOST_REPLACEMENTS, len(images))):
+        try:
+            return index, make(index)
+        except DecodeError as error:
+            failures.append((index, str(error)))
+            index = (index + 1) % len(images)
+    raise CaseFailed(failure_list(failures, len(failures), images))
 
 
 def sample_geometry(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils.data import DataLoader
@@ -18,19 +18,22 @@ from loaderbench.plain import JsonObject
 
 @dataclass(frozen=True)
 class Options:
-    """No options."""
+    """How batches are made."""
+
+    samples: Literal["torchvision", "direct"] = "torchvision"
+    """As in the multiprocess loader."""
 
 
 class SerialLoader:
-    """DataLoader with num_workers=0, one thread. Batch.inputs is a view with channels_last strides."""
+    """DataLoader with num_workers=0, one thread."""
 
     decodes = True
     owns_transfer = False
     evicts_own_reads = True
 
-    def __init__(self, context: LoaderContext) -> None:
+    def __init__(self, options: Options, context: LoaderContext) -> None:
         self._context = context
-        self._dataset = BatchDataset(context, "pillow")
+        self._dataset = BatchDataset(context, "pillow", options.samples)
         self._requests = RequestStream(context)
         pin = context.pin_memory and torch.cuda.is_available()
         self._loader: Any = DataLoader(
@@ -59,7 +62,12 @@ class SerialLoader:
 
     def describe(self) -> JsonObject:
         """Facts for the record."""
-        return {"loader": "torch DataLoader", "num_workers": 0, "decoder": self._dataset.decoder.describe()}
+        return {
+            "loader": "torch DataLoader",
+            "num_workers": 0,
+            "samples": self._dataset.samples,
+            "decoder": self._dataset.decoder.describe(),
+        }
 
     def close(self) -> None:
         self._dataset.close()
@@ -75,4 +83,4 @@ def build(options: Options, context: LoaderContext) -> SerialLoader:
         raise ConfigError(
             f"the serial loader has no workers; use --workers 0, or --loader multiprocess for {context.workers}"
         )
-    return SerialLoader(context)
+    return SerialLoader(options, context)

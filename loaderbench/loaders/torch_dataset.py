@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
+from loaderbench.decoders.base import PilDecoder
 from loaderbench.errors import CaseFailed
 from loaderbench.loaders.base import Batch, LoaderContext
 from loaderbench.loaders.order import BatchPlan, plan_batches
-from loaderbench.loaders.samples import SampleMaker, SpanClock, make_decoder, output_shape
+from loaderbench.loaders.samples import MadeBatch, SampleMaker, SpanClock, make_decoder, output_shape
+from loaderbench.loaders.torchvision_samples import TorchvisionSamples, no_room
 
 TORCH_TYPES = {"float32": torch.float32, "uint8": torch.uint8}
 
@@ -53,20 +55,23 @@ VOID = Payload(None, None, 0, None, None, [])
 
 
 class BatchDataset:
-    """Makes whole batches, straight into the tensor that is handed over (no stacking of single samples).
+    """Makes whole batches. DataLoader calls `__getitems__` with what the batch sampler yields.
 
-    DataLoader calls `__getitems__` with what the batch sampler yields; `worker_state` is built in the
-    process that works. The batch is in channels_last order: decoded pixels are interleaved, so no
-    stage has to transpose them, and [N, 3, H, W] is a view.
+    PIL images become samples and batches as torchvision's users get them, unless `samples` is `direct`. Then, and of
+    other decoders' pixels, samples are written straight into the tensor that is handed over. That batch is in
+    channels_last order: decoded pixels are interleaved, so no stage has to transpose them, and [N, 3, H, W] is a view.
     """
 
-    def __init__(self, context: LoaderContext, default_decoder: str) -> None:
+    def __init__(self, context: LoaderContext, default_decoder: str, samples: str) -> None:
+        """`samples`: `torchvision` or `direct`."""
         self.context = context
         self.decoder = make_decoder(context, default_decoder)
+        self.samples = samples if isinstance(self.decoder, PilDecoder) else "direct"
         self.shape = output_shape(context)
         self.generation = torch.zeros(1, dtype=torch.int64)
         """Number of the open iterator; workers drop requests of earlier ones."""
         self._maker: SampleMaker | None = None
+        self._torchvisions: TorchvisionSamples | None = None
         self._maker_pid = 0
 
     def bytes_per_batch(self) -> int:
@@ -76,7 +81,7 @@ class BatchDataset:
         return len(self.context.images)
 
     def __getstate__(self) -> Mapping[str, Any]:
-        return {**self.__dict__, "_maker": None}
+        return {**self.__dict__, "_maker": None, "_torchvisions": None}
 
     def _worker_maker(self) -> SampleMaker:
         if self._maker is None or self._maker_pid != os.getpid():
@@ -84,6 +89,9 @@ class BatchDataset:
             clock = SpanClock(info.id if info is not None else 0)
             self.own_reads()  # what a forked worker's log holds is the parent's
             self._maker = SampleMaker(self.context, self.decoder, self.shape, clock)
+            if self.samples == "torchvision":
+                decoder = cast(PilDecoder, self.decoder)
+                self._torchvisions = TorchvisionSamples(self.context, decoder, self.shape, clock)
             self._maker_pid = os.getpid()
         return self._maker
 
@@ -97,23 +105,30 @@ class BatchDataset:
         live = self.generation.numpy()
         if live[0] != request.generation:
             return VOID
-        maker = self._worker_maker()
-        clock = maker.clock
+        clock = self._worker_maker().clock
         clock.begin()
-        begun = time.perf_counter_ns()
         try:
-            slots = self._allocate(len(request.plan.indices))
-            clock.collate_ns = time.perf_counter_ns() - begun
-            made = maker.fill(request.plan, slots.numpy(), lambda: bool(live[0] != request.generation))
+            made = self._batch(request.plan, lambda: bool(live[0] != request.generation))
         except CaseFailed as error:
             return VOID._replace(failed=str(error))
         if made is None:
             return VOID._replace(spans=clock.end(), reads=self.own_reads())  # they count, even without a batch
-        targets = torch.from_numpy(made.targets)
-        inputs = slots.permute(0, 3, 1, 2)
+        inputs, batch = made
+        targets = torch.from_numpy(batch.targets)
         return Payload(
-            inputs, targets, made.encoded_bytes, made.indices, clock.end(), made.failures, reads=self.own_reads()
+            inputs, targets, batch.encoded_bytes, batch.indices, clock.end(), batch.failures, reads=self.own_reads()
         )
+
+    def _batch(self, plan: BatchPlan, is_cancelled: Callable[[], bool]) -> tuple[torch.Tensor, MadeBatch] | None:
+        """The planned samples in one tensor [N, 3, H, W]; None where cancelled."""
+        maker = self._worker_maker()
+        if self._torchvisions is not None:
+            return self._torchvisions.make(plan, is_cancelled)
+        begun = time.perf_counter_ns()
+        slots = self._allocate(len(plan.indices))
+        maker.clock.collate_ns = time.perf_counter_ns() - begun
+        made = maker.fill(plan, slots.numpy(), is_cancelled)
+        return None if made is None else (slots.permute(0, 3, 1, 2), made)
 
     def own_reads(self) -> bytes:
         """Takes a worker process's read log; nothing within the consumer's process, whose log the consumer has."""
@@ -129,10 +144,7 @@ class BatchDataset:
         try:
             storage = torch.UntypedStorage._new_shared(num_bytes)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
-            raise CaseFailed(
-                f"no shared memory for a batch of {num_bytes} bytes ({error}); enlarge /dev/shm "
-                f"(docker: --shm-size), or use fewer --workers, a smaller --prefetch or --loader threaded"
-            ) from error
+            raise no_room(f"{num_bytes} bytes: {error}") from error
         return torch.empty(0, dtype=kind).set_(storage).view(shape)
 
 

@@ -55,9 +55,13 @@ class SampleRandom:
         key = _mix((key + epoch * _GOLDEN + 1) & _MASK)
         self._state = _mix((key + index * _GOLDEN + 1) & _MASK)
 
-    def uniform(self) -> float:
+    def bits(self) -> int:
+        """The next 64 random bits."""
         self._state = (self._state + _GOLDEN) & _MASK
-        return (_mix(self._state) >> 11) * 2.0**-53
+        return _mix(self._state)
+
+    def uniform(self) -> float:
+        return (self.bits() >> 11) * 2.0**-53
 
 
 def random_crop(height: int, width: int, random: SampleRandom) -> tuple[int, int, int, int]:

@@ -599,6 +599,9 @@ class DecoderProbe:
     """Mean CPU seconds of an image with a thread on each processor."""
     all_cpus_rate: float | None = None
     """Images/s of those threads together."""
+    as_torchvision_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Output → CPU seconds of each of these images as torchvision's users make it, to its tensor. Of the case's own
+    decoder, if it gives PIL images; else empty."""
 
 
 @dataclass(frozen=True)
@@ -609,6 +612,8 @@ class PrepProbe:
     decoders: Mapping[str, DecoderProbe] = field(default_factory=dict)
     handover_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Output → memory (`shared`, `private`, `reused`) → CPU seconds an image of writing finished samples there."""
+    stack_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Output → memory (`shared`, `private`) → CPU seconds an image of stacking the tensors of samples there."""
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,8 @@ AdviceCode = Literal[
     "larger_batch", "fewer_launches", "prep_and_memory", "data_in_memory", "fewer_workers", "fewer_threads",
     "stop_neighbours", "raise_quota", "less_steal", "more_prefetch", "fewer_opens", "slow_files_elsewhere",
     "num_workers", "prefetch_factor", "persistent_workers", "keep_loader", "pin_memory", "worker_threads",
-    "cheaper_transform", "cheaper_collate", "cheaper_samples", "cache_in_memory", "fewer_reads", "keep_memory",
+    "cheaper_transform", "cheaper_collate", "cheaper_samples", "direct_samples", "cache_in_memory", "fewer_reads",
+    "keep_memory",
 ]  # fmt: skip
 
 

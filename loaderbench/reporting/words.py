@@ -613,6 +613,9 @@ ACTIONS: Mapping[str, Callable[[Change, Details], str]] = {
     ),
     "more_threads": lambda c, d: f"add threads: {flags(c)} (knee: more add less than 3 %)",
     "other_decoder": lambda c, d: f"decode with {c['decoder']}: {flags(c)}",
+    "direct_samples": lambda c, d: (
+        f"write each sample straight into its batch, without the copies of torchvision's transforms: {flags(c)}"
+    ),
     "uint8_for_prep": lambda c, d: "hand over uint8 and normalize on the device: --output uint8",
     "smaller_images": lambda c, d: f"store smaller images: loaderbench dataset derive --res {_text(d, 'resolution')}",
     "free_processors": lambda c, d: "the workers wait for a processor: stop other programs, or add cores",

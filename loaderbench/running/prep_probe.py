@@ -6,6 +6,7 @@ advice "another decoder", "another loader" and "more workers" predicts its gain 
 
 from __future__ import annotations
 
+import io
 import math
 import mmap
 import sys
@@ -17,15 +18,18 @@ from statistics import median
 
 import numpy as np
 import torch
+from PIL import Image
+from torchvision.transforms import RandomResizedCrop
 
 from loaderbench import plugins
 from loaderbench.cases.case import OUTPUTS
-from loaderbench.decoders.base import DecodeError, Decoder, Stopped
+from loaderbench.decoders.base import DecodeError, Decoder, PilDecoder, Stopped
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.loaders.base import LoaderContext
 from loaderbench.loaders.multiprocess import free_shared_memory_bytes
 from loaderbench.loaders.samples import make_decoder, output_shape, read_file, slot_filler
 from loaderbench.loaders.torch_dataset import TORCH_TYPES
+from loaderbench.loaders.torchvision_samples import compose, generator_kept, seed_for
 from loaderbench.loaders.transform import Normalizer, SampleRandom, infer_geometry, train_geometry
 from loaderbench.recording.facts import DecoderProbe, PrepProbe
 
@@ -51,11 +55,15 @@ def probe_preparation(context: LoaderContext, num_cpus: int, until_s: float = ma
     probes = {name: _Probe(context, decoder) for name, decoder in _decoders(context).items()}
     decoders: dict[str, DecoderProbe] = {}
     handover_s: dict[str, dict[str, float]] = {}
+    stack_s: dict[str, dict[str, float]] = {}
     good: list[tuple[int, bytes]] = []
 
     def alone() -> None:
         decoders.update(_alone(probes, encoded, good, until_s))
-        handover_s.update({output: _handover_s(output_shape(context), output) for output in OUTPUTS})
+        shape = output_shape(context)
+        handover_s.update({output: _handover_s(shape, output) for output in OUTPUTS})
+        if any(one.as_torchvision_s for one in decoders.values()):
+            stack_s.update({output: _stack_s(context, shape, output) for output in OUTPUTS})
 
     num_threads = torch.get_num_threads()
     try:
@@ -69,7 +77,7 @@ def probe_preparation(context: LoaderContext, num_cpus: int, until_s: float = ma
     finally:
         # Threads that start later inherit this setting: restore it.
         torch.set_num_threads(num_threads)
-    return PrepProbe(num_cpus, decoders, handover_s)
+    return PrepProbe(num_cpus, decoders, handover_s, stack_s)
 
 
 def image_seconds(context: LoaderContext) -> float | None:
@@ -109,6 +117,33 @@ class _Probe:
         self._scratch = np.empty((*shape, 3), dtype=np.uint8)
         self._filler = slot_filler(decoder, context, shape)
 
+    @property
+    def pil_decoder(self) -> PilDecoder | None:
+        """The decoder, if it is the case's own and gives PIL images: then it may work as torchvision's users do."""
+        own = self._decoder.name == self._context.decoder
+        return self._decoder if own and isinstance(self._decoder, PilDecoder) else None
+
+    def as_torchvision(self, decoder: PilDecoder, index: int, encoded: bytes) -> dict[str, float]:
+        """Output → CPU seconds of this thread for one image as torchvision's users make it, to its tensor."""
+        context = self._context
+        begun = time.thread_time_ns()
+        image = decoder.load(io.BytesIO(encoded))
+        common = time.thread_time_ns() - begun
+        crop = None if context.input_size is None else _SameCrop(context.input_size)
+        if crop is not None:
+            crop.box = train_geometry(
+                image.height, image.width, context.input_size, SampleRandom(context.seed, 0, index)
+            )[:4]
+        found: dict[str, float] = {}
+        with generator_kept():
+            for output in OUTPUTS:
+                transform = compose(replace(context, output=output), crop)
+                begun = time.thread_time_ns()
+                seed_for(context, 0, index)
+                transform(image)
+                found[output] = (common + time.thread_time_ns() - begun) / 1e9
+        return found
+
     def for_thread(self) -> _Probe:
         return _Probe(self._context, self._decoder)
 
@@ -131,6 +166,17 @@ class _Probe:
             geometry = infer_geometry(height, width, context.input_size)
         decoder.crop_resize(pixels, geometry, self._scratch[:height] if context.input_size is None else self._scratch)
         return (time.thread_time_ns() - begun) / 1e9
+
+
+class _SameCrop(RandomResizedCrop):  # type: ignore[misc]
+    """Draws a crop as torchvision does, and takes that of the other decoders' samples: what is told apart is the
+    work, not the luck of a few crops."""
+
+    box: tuple[int, int, int, int]
+
+    def get_params(self, img: Image.Image, scale: list[float], ratio: list[float]) -> tuple[int, int, int, int]:
+        super().get_params(img, scale, ratio)
+        return self.box
 
 
 def _in_threads(works: Sequence[Callable[[], None]]) -> None:
@@ -162,6 +208,7 @@ def _alone(
     libraries set up their tables; where that takes until `until_s`, they are little of it, and it counts.
     """
     seconds: dict[str, list[float]] = {name: [] for name in probes}
+    as_torchvision: dict[str, list[dict[str, float]]] = {name: [] for name in probes}
     deadline = time.perf_counter() + PROBE_S * ALONE_FRACTION
     for number, one in enumerate([*encoded[:1], *encoded]):
         now_s = time.perf_counter()
@@ -169,13 +216,28 @@ def _alone(
             break
         try:
             spent = [probe.make(*one) for probe in probes.values()]
+            slower = {
+                name: probe.as_torchvision(decoder, *one)
+                for name, probe in probes.items()
+                if (decoder := probe.pil_decoder) is not None
+            }
         except DecodeError:
             continue  # the loader counts and names it
         if number or time.perf_counter() > until_s:
             good.append(one)
             for kept, one_s in zip(seconds.values(), spent, strict=True):
                 kept.append(one_s)
-    return {name: DecoderProbe(tuple(kept)) for name, kept in seconds.items()}
+            for name, by_output in slower.items():
+                as_torchvision[name].append(by_output)
+    return {
+        name: DecoderProbe(
+            tuple(kept),
+            as_torchvision_s={
+                output: tuple(one[output] for one in as_torchvision[name]) for output in OUTPUTS if as_torchvision[name]
+            },
+        )
+        for name, kept in seconds.items()
+    }
 
 
 def _on_all_cpus(
@@ -208,16 +270,10 @@ def _on_all_cpus(
     return sum(spent for _, spent in done) / images, images / wall
 
 
-def _handover_s(shape: tuple[int, int], output: str) -> dict[str, float]:
-    """CPU seconds an image of allocating memory for finished samples, writing them into it, and freeing it.
-
-    uint8 is resized straight into its place, so that only the memory costs time. `shared` is left out where
-    /dev/shm has no room for it: a loader could not use it either.
-    """
-    normalize = Normalizer(*shape)
-    pixels = np.zeros((*shape, 3), dtype=np.uint8)
+def _ways(shape: tuple[int, int], output: str) -> dict[str, Callable[[], torch.Tensor]]:
+    """Kind of memory → what allocates it for HANDOVER_IMAGES samples."""
     kind = TORCH_TYPES[output]
-    num_bytes = HANDOVER_IMAGES * pixels.size * kind.itemsize
+    num_bytes = HANDOVER_IMAGES * math.prod(shape) * 3 * kind.itemsize
 
     def shared() -> torch.Tensor:
         storage = torch.UntypedStorage._new_shared(num_bytes)  # type: ignore[no-untyped-call]
@@ -227,10 +283,34 @@ def _handover_s(shape: tuple[int, int], output: str) -> dict[str, float]:
         # A new mapping: the allocator would return the memory of the turn before, already faulted in.
         return torch.frombuffer(mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE), dtype=kind)
 
-    used = private()
-    ways: dict[str, Callable[[], torch.Tensor]] = {"private": private, "reused": lambda: used}
-    if num_bytes <= free_shared_memory_bytes() / 2:
-        ways["shared"] = shared
+    return {"private": private} | ({"shared": shared} if num_bytes <= free_shared_memory_bytes() / 2 else {})
+
+
+def _stack_s(context: LoaderContext, shape: tuple[int, int], output: str) -> dict[str, float]:
+    """CPU seconds an image of stacking the tensors of samples into new memory, as the default collate does, and freeing
+    it. `shared` is left out as in `_handover_s`."""
+    transform = compose(replace(context, output=output, input_size=None, mode="infer"))
+    samples = [transform(Image.new("RGB", shape[::-1])) for _ in range(HANDOVER_IMAGES)]
+
+    def seconds(get: Callable[[], torch.Tensor]) -> float:
+        begun = time.thread_time_ns()
+        torch.stack(samples, out=get().view(HANDOVER_IMAGES, 3, *shape))
+        return (time.thread_time_ns() - begun) / 1e9 / HANDOVER_IMAGES
+
+    return {name: median(seconds(get) for _ in range(3)) for name, get in _ways(shape, output).items()}
+
+
+def _handover_s(shape: tuple[int, int], output: str) -> dict[str, float]:
+    """CPU seconds an image of allocating memory for finished samples, writing them into it, and freeing it.
+
+    uint8 is resized straight into its place, so that only the memory costs time. `shared` is left out where
+    /dev/shm has no room for it: a loader could not use it either.
+    """
+    normalize = Normalizer(*shape)
+    pixels = np.zeros((*shape, 3), dtype=np.uint8)
+    ways = _ways(shape, output)
+    used = ways["private"]()
+    ways["reused"] = lambda: used
 
     def seconds(get: Callable[[], torch.Tensor]) -> float:
         begun = time.thread_time_ns()

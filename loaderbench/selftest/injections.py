@@ -18,12 +18,21 @@ import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.decoders.base import Decoder, Filled, FillingDecoder, Geometry, Pixels, Recipe, SlotFiller
+from loaderbench.decoders.base import (
+    Decoder,
+    Filled,
+    FillingDecoder,
+    Geometry,
+    PilDecoder,
+    Pixels,
+    Recipe,
+    SlotFiller,
+)
 from loaderbench.devices.base import Device
 from loaderbench.devices.emulated import burn_cpu
 from loaderbench.errors import ConfigError
@@ -98,6 +107,8 @@ class Injection:
             return decoder
         if isinstance(decoder, FillingDecoder):
             return InjectingFillingDecoder(decoder, self.decode_burn_s)
+        if isinstance(decoder, PilDecoder):
+            return InjectingPilDecoder(decoder, self.decode_burn_s)
         return InjectingDecoder(decoder, self.decode_burn_s)
 
     def burn_image(self, encoded: Any) -> Any:
@@ -159,6 +170,16 @@ class InjectingFillingDecoder(InjectingDecoder):
 
     def slot_filler(self, recipe: Recipe) -> SlotFiller:
         return _InjectingFiller(cast(FillingDecoder, self._decoder).slot_filler(recipe), self._burn_ns)
+
+
+class InjectingPilDecoder(InjectingDecoder):
+    """`InjectingDecoder` for a decoder of PIL images."""
+
+    def load(self, file: BinaryIO) -> Pixels:
+        """The inner decoder's `load`, then the burn; no burn for an image that it refuses."""
+        pixels = cast(PilDecoder, self._decoder).load(file)
+        burn_cpu(self._burn_ns)
+        return pixels
 
 
 class _InjectingFiller:

@@ -10,7 +10,15 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from loaderbench.analysis.advice import MOST_ACTIONS, WORTH_TRYING, Measured, Predictor, _fewer_workers, _for_storage
+from loaderbench.analysis.advice import (
+    MOST_ACTIONS,
+    PIXEL_BYTES,
+    WORTH_TRYING,
+    Measured,
+    Predictor,
+    _fewer_workers,
+    _for_storage,
+)
 from loaderbench.analysis.latency import Reads
 from loaderbench.analysis.read_queue import Queue
 from loaderbench.analysis.record import analyze, judged_run
@@ -209,6 +217,47 @@ def test_uint8_saves_the_hand_over_of_floats() -> None:
     slow = Pipeline(device=0.030, decode=0.150, workers=2)
     found = advice(slow, prep_probe=costs, output="float32")
     assert predicted(found, output="uint8") == pytest.approx(gain(slow, decode=0.110), rel=0.03)
+
+
+def probe_with_torchvisions(as_torchvision_s: float, stack_s: float) -> PrepProbe:
+    """Pillow's sample takes 1 ms straight into its batch, and so much as torchvision's users make it."""
+    costs = make_prep_probe(pillow=0.0010)
+    pillow = replace(costs.decoders["pillow"], as_torchvision_s=dict.fromkeys(PIXEL_BYTES, (as_torchvision_s,) * 8))
+    return replace(costs, decoders={"pillow": pillow}, stack_s={one: {"shared": stack_s} for one in PIXEL_BYTES})
+
+
+DIRECT: dict[str, Any] = {"loader_options": {"samples": "direct"}}
+
+
+def test_samples_straight_into_their_batch_save_the_copies() -> None:
+    slow = Pipeline(device=0.030, decode=0.150, workers=2)
+    found = advice(slow, prep_probe=probe_with_torchvisions(0.0014, 0.0001))
+    assert predicted(found, **DIRECT) == pytest.approx(gain(slow, decode=0.100), rel=0.03)
+    (one,) = [one for one in found if one.change == DIRECT]
+    assert one.action.endswith("--loader-option samples=direct")
+
+
+def test_another_decoder_saves_them_too() -> None:
+    slow, costs = Pipeline(device=0.030, decode=0.150, workers=2), probe_with_torchvisions(0.0014, 0.0001)
+    other = make_prep_probe(turbojpeg=0.0005).decoders
+    found = advice(slow, prep_probe=replace(costs, decoders={**costs.decoders, **other}))
+    assert predicted(found, decoder="turbojpeg") == pytest.approx(gain(slow, decode=0.050), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"loader_options": {"samples": "direct"}}, {"loader": "threaded"}, {"decoder": "turbojpeg"}],
+)
+def test_samples_that_go_straight_into_their_batch_are_not_advised_to(changed: dict[str, Any]) -> None:
+    slow, costs = Pipeline(device=0.030, decode=0.150, workers=2), probe_with_torchvisions(0.0014, 0.0001)
+    decoders = {**costs.decoders, **make_prep_probe(turbojpeg=0.0010).decoders}
+    found = advice(slow, prep_probe=replace(costs, decoders=decoders), **changed)
+    assert "direct_samples" not in [one.code for one in found]
+
+
+def test_a_run_of_a_version_without_them_is_not_advised_to_what_it_did() -> None:
+    found = advice(Pipeline(device=0.030, decode=0.150, workers=2), prep_probe=make_prep_probe(pillow=0.0010))
+    assert "direct_samples" not in [one.code for one in found]
 
 
 def test_uint8_copies_a_quarter() -> None:

@@ -18,6 +18,7 @@ from PIL import Image
 
 from loaderbench import plugins
 from loaderbench.decoders.base import DecodeError, Decoder, read_size
+from loaderbench.decoders.pillow import PillowDecoder
 
 ROWS, COLUMNS = np.mgrid[0:60, 0:80]
 RGB = np.stack([COLUMNS * 3, ROWS * 4, COLUMNS + ROWS * 2], axis=-1).astype(np.uint8)
@@ -104,6 +105,28 @@ def test_the_pixels_that_were_stored_come_back(decoder: Decoder, name: str) -> N
     assert np.array_equal(pixels, expected)
     size = read_size(encoded)
     assert (size.height, size.width) == expected.shape[:2]
+
+
+@pytest.mark.parametrize("name", LOSSLESS)
+def test_an_open_file_gives_the_same_pixels_in_an_image_of_its_own(name: str) -> None:
+    encoded, expected = LOSSLESS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        image = PillowDecoder().load(io.BytesIO(encoded))
+    assert image.mode == "RGB"
+    assert np.array_equal(np.asarray(image), expected)
+
+
+def test_what_is_refused_as_bytes_is_refused_as_a_file() -> None:
+    jpeg, decoder = saved(Image.fromarray(RGB), "JPEG"), PillowDecoder()
+    broken = [b"", b"\xff", b"text" * 99, jpeg[: len(jpeg) // 2], saved(Image.fromarray(RGB), "BMP")]
+    broken += [encoded[:-13] for name in ("RGB", "16 bits", "WebP") for encoded in LOSSLESS[name][:1]]
+    for encoded in broken:
+        with pytest.raises(DecodeError) as as_bytes:
+            decoder.decode(encoded)
+        with pytest.raises(DecodeError) as as_file:
+            decoder.load(io.BytesIO(encoded))
+        assert str(as_file.value) == str(as_bytes.value)
 
 
 def test_a_lossy_webp_is_pillows_picture(decoder: Decoder) -> None:

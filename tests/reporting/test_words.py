@@ -14,7 +14,7 @@ import pytest
 import loaderbench
 from loaderbench.analysis import advice as advising
 from loaderbench.analysis.verdict import REMOVABLE
-from loaderbench.cases.case import loader_arguments
+from loaderbench.cases.case import flags, loader_arguments
 from loaderbench.plain import Json, type_hints
 from loaderbench.recording.caveats import SEVERITIES, Caveat, Reason
 from loaderbench.recording.facts import Percentiles, TraceWitness
@@ -281,6 +281,7 @@ ADVICE: Mapping[str, Sequence[tuple[Details | None, Details]]] = {
     "decode_in_threads": [({"loader": "threaded", "decoder": "turbojpeg", "output": "uint8", "workers": 8}, {})],
     "more_threads": [({"workers": 8}, {})],
     "other_decoder": [({"decoder": "turbojpeg", "decoder_options": {}, "decode_scale": None}, {})],
+    "direct_samples": [({"loader_options": {"samples": "direct"}}, {})],
     "uint8_for_prep": [({"output": "uint8"}, {})],
     "smaller_images": [(None, {"resolution": 256})],
     "free_processors": [(None, {})],
@@ -394,7 +395,7 @@ def test_what_to_do_holds_what_its_maker_gives(code: AdviceCode, change: Any, de
         assert loader_arguments(change or {}) in text
         return
     for name, value in (change or {}).items():
-        assert value in ({}, None) or f"--{name.replace('_', '-')} {value}" in text
+        assert flags({name: value}) in text
 
 
 def test_two_changes_at_once_are_said_with_the_figures_of_each() -> None:

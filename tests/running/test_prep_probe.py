@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -35,6 +36,26 @@ def test_every_decoder_on_the_same_images(context: LoaderContext) -> None:
     for handover in facts.handover_s.values():
         assert handover["shared"] > handover["reused"] >= 0
     assert (threading.active_count(), torch.get_num_threads()) == (threads, torch_threads)
+
+
+def test_a_sample_as_torchvisions_users_make_it_costs_more_than_straight_into_its_batch(
+    context: LoaderContext,
+) -> None:
+    facts = probe_preparation(context, 1)
+    assert [name for name, one in facts.decoders.items() if one.as_torchvision_s] == ["pillow"]
+    pillow = facts.decoders["pillow"]
+    for output in ("uint8", "float32"):
+        assert len(pillow.as_torchvision_s[output]) == len(pillow.image_s)
+        stacked, direct = facts.stack_s[output], facts.handover_s[output]
+        assert stacked["shared"] > 0 and stacked["private"] > 0
+        whole = np.median(pillow.as_torchvision_s[output]) + stacked["shared"]
+        assert whole > np.median(pillow.image_s) + direct["shared"]
+
+
+def test_only_the_case_s_own_decoder_of_pil_images_is_timed_in_torchvisions_way(context: LoaderContext) -> None:
+    facts = probe_preparation(replace(context, decoder="turbojpeg"), 1)
+    assert not any(one.as_torchvision_s for one in facts.decoders.values())
+    assert not facts.stack_s
 
 
 def test_what_is_built_into_decoding_is_seen_in_every_decoder(context: LoaderContext) -> None:

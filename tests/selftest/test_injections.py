@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from loaderbench.decoders.base import DecodeError
+from loaderbench.decoders.base import DecodeError, PilDecoder
 from loaderbench.decoders.pillow import PillowDecoder
 from loaderbench.devices.cpu import CpuDevice
 from loaderbench.devices.emulated import EmulatedDevice
@@ -138,6 +138,17 @@ def test_a_decoder_burns_cpu_time_and_gives_the_same_pixels():
     assert (slowed.name, slowed.describe()) == (inner.name, inner.describe())
     with pytest.raises(DecodeError):
         slowed.decode(b"no picture")
+
+
+def test_an_open_file_costs_the_same_burn():
+    file = io.BytesIO()
+    Image.new("RGB", (32, 24), "red").save(file, "jpeg")
+    file.seek(0)
+    slowed = Injection(decode_burn_s=0.02).wrap_decoder(PillowDecoder())
+    assert isinstance(slowed, PilDecoder)
+    before = time.thread_time()
+    assert slowed.load(file).size == (32, 24)
+    assert 0.02 <= time.thread_time() - before < 0.03
 
 
 def test_a_decoder_s_burn_lets_other_threads_run():
