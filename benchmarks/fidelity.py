@@ -14,10 +14,11 @@ and dropped. Each side has a process of its own. Ours keeps the memory that it f
 arms are alike (loaderbench/running/heap.py). The plain script runs as users start it, and with its memory kept, too:
 the ratio of these two is what that alone gives.
 
-Every round runs each side once, in an order drawn anew, behind a warm-up that empties the queues. Printed: of each pair
-the median over rounds of the rates' ratio with its 95 % interval, and the same of the CPU seconds an image, inverted,
-which varies less where others use the machine. The aim is that ours is within 5 % of theirs: what is blamed on a loader
-is then not the fault of ours, and what it reaches, a user's own script reaches.
+Every round starts these processes anew: the same work takes one process up to 10 % more or less than the next, by where
+its memory lies. It runs each side once for each row, in an order drawn anew, behind a warm-up that empties the queues.
+Printed: of each pair the median over rounds of the rates' ratio with its 95 % interval, and the same of the CPU seconds
+an image, inverted, which varies less where others use the machine. The aim is that ours is within 5 % of theirs: what
+is blamed on a loader is then not the fault of ours, and what it reaches, a user's own script reaches.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import importlib
 import json
 import multiprocessing
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -35,6 +36,7 @@ from typing import Any
 
 import numpy as np
 from loader_rates import Contestant, ours, rate, reference
+from numpy.typing import NDArray
 from PIL import Image
 from turns import judged, median_interval, spread
 
@@ -157,55 +159,61 @@ ROWS = {
 """Outputs and modes, over every folder; of `dali` over the second folder alone."""
 
 
-def measure(row: argparse.Namespace, sides: Mapping[str, Side], pairs: Sequence[tuple[str, str]]) -> list[JsonObject]:
-    """Rates of all sides in turn; of each pair their ratio, and that of CPU seconds an image, inverted, so that above 1
-    is faster, too."""
-    told = f"{row.folder} {row.output} {row.mode}"
-    rates: dict[str, list[float]] = {name: [] for name in sides}
-    cpu: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(row.rounds):
-        for name in random.Random(f"{told} {number}").sample(list(sides), len(sides)):
-            turn = sides[name].turn(row)
-            rates[name].append(turn[0])
-            cpu[name].append(turn[1])
-        latest = ", ".join(f"{name} {values[-1]:,.0f}" for name, values in rates.items())
-        print(f"{told}, round {number + 1} of {row.rounds}: {latest} images/s", flush=True)
-    rows: list[JsonObject] = []
-    for first, second in pairs:
-        ratio = median_interval(np.array(rates[first]) / np.array(rates[second]))
-        by_cpu = median_interval(np.array(cpu[second]) / np.array(cpu[first]))
-        print(f"  {first} ÷ {second}: {spread(ratio)}, by CPU {spread(by_cpu)}", flush=True)
-        rows.append({
-            "folder": row.folder, "output": row.output, "mode": row.mode, "batch_size": row.batch_size,
-            "pair": [first, second], "ratio": list(ratio), "by_cpu": list(by_cpu),
-            "rates": [rates[first], rates[second]], "cpu_s": [cpu[first], cpu[second]],
-        })  # fmt: skip
-    return rows
-
-
 def batch_size_of(folder: str) -> int:
     """64, of large pictures fewer: a turn is to hold several batches of each worker."""
     with Image.open(next(Path(folder).rglob("*.jpg"))) as image:
         return min(64, max(16, 64 * 512 // min(image.size)))
 
 
+def rows_of(what: str, folders: Sequence[str], arguments: argparse.Namespace) -> list[argparse.Namespace]:
+    """What is measured of a key of PAIRS: each folder, output and mode."""
+    return [
+        argparse.Namespace(
+            dataset=folder, folder=Path(folder).name, output=output, mode=mode, workers=arguments.workers,
+            prefetch=arguments.prefetch, input_size=arguments.input_size, seconds=arguments.seconds,
+            batch_size=batch_size_of(folder),
+        )
+        for folder in folders
+        for output, mode in ROWS[what]
+    ]  # fmt: skip
+
+
 def compared(what: str, folders: Sequence[str], arguments: argparse.Namespace) -> list[JsonObject]:
-    """The rows of one key of PAIRS, over each folder."""
-    pairs = PAIRS[what]
-    rows: list[JsonObject] = []
-    with ExitStack() as stack:
-        sides = {name: Side(name) for name in dict.fromkeys(name for pair in pairs for name in pair)}
-        for side in sides.values():
-            stack.callback(side.close)
-        for folder in folders:
-            for output, mode in ROWS[what]:
-                row = argparse.Namespace(
-                    dataset=folder, folder=Path(folder).name, output=output, mode=mode, workers=arguments.workers,
-                    prefetch=arguments.prefetch, input_size=arguments.input_size, rounds=arguments.rounds,
-                    seconds=arguments.seconds, batch_size=batch_size_of(folder),
-                )  # fmt: skip
-                rows += measure(row, sides, pairs)
-    return rows
+    """Ratios of each pair of a key of PAIRS, in each row."""
+    rows, pairs = rows_of(what, folders, arguments), PAIRS[what]
+    names = list(dict.fromkeys(name for pair in pairs for name in pair))
+    turns: dict[tuple[int, str], list[tuple[float, float]]] = {
+        (number, name): [] for number in range(len(rows)) for name in names
+    }
+    for turn in range(arguments.rounds):
+        with ExitStack() as stack:
+            sides = {name: Side(name) for name in names}
+            for side in sides.values():
+                stack.callback(side.close)
+            for number, row in enumerate(rows):
+                for name in random.Random(f"{turn} {number}").sample(names, len(names)):
+                    turns[number, name].append(sides[name].turn(row))
+                latest = ", ".join(f"{name} {turns[number, name][-1][0]:,.0f}" for name in names)
+                print(f"round {turn + 1}, {row.folder} {row.output} {row.mode}: {latest} images/s", flush=True)
+    return [
+        ratios_of(row, pair, *(np.array(turns[number, name]) for name in pair))
+        for number, row in enumerate(rows)
+        for pair in pairs
+    ]
+
+
+def ratios_of(
+    row: argparse.Namespace, pair: tuple[str, str], first: NDArray[np.float64], second: NDArray[np.float64]
+) -> JsonObject:
+    """The ratio of two sides' rates, and that of their CPU seconds an image, inverted: above 1 the first is faster.
+    Each side: [rounds, (images/s, CPU seconds an image)]."""
+    return {
+        "folder": row.folder, "output": row.output, "mode": row.mode, "batch_size": row.batch_size, "pair": list(pair),
+        "ratio": list(median_interval(first[:, 0] / second[:, 0])),
+        "by_cpu": list(median_interval(second[:, 1] / first[:, 1])),
+        "rates": [first[:, 0].tolist(), second[:, 0].tolist()],
+        "cpu_s": [first[:, 1].tolist(), second[:, 1].tolist()],
+    }  # fmt: skip
 
 
 def main() -> None:

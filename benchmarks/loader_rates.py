@@ -41,18 +41,23 @@ from loaderbench.loaders.transform import IMAGENET_MEAN, IMAGENET_STD, resize_sh
 Contestant = Callable[[], Iterator[Any]]
 
 
-def reference(arguments: argparse.Namespace, workers: int, mode: str = "train") -> Contestant:
-    """torchvision ImageFolder + DataLoader, endless."""
-    size = arguments.input_size
+def script_transform(size: int, output: str, mode: str) -> transforms.Compose:
+    """What a script gives to ImageFolder."""
     steps: list[Any] = [transforms.RandomResizedCrop(size), transforms.RandomHorizontalFlip()]
     if mode == "infer":
         steps = [transforms.Resize(resize_shorter_side(size)), transforms.CenterCrop(size)]
-    if arguments.output == "float32":
+    if output == "float32":
         steps += [transforms.ToTensor(), transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD)]
     else:
         steps.append(transforms.PILToTensor())
+    return transforms.Compose(steps)
+
+
+def reference(arguments: argparse.Namespace, workers: int, mode: str = "train") -> Contestant:
+    """torchvision ImageFolder + DataLoader, endless."""
+    transform = script_transform(arguments.input_size, arguments.output, mode)
     # allow_empty: a conversion inside the tree (`dataset convert`) looks like a class without images.
-    dataset = ImageFolder(arguments.dataset, transforms.Compose(steps), allow_empty=True)
+    dataset = ImageFolder(arguments.dataset, transform, allow_empty=True)
     loader = DataLoader(
         dataset,
         arguments.batch_size,

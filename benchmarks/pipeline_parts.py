@@ -1,12 +1,12 @@
-"""Where our sample and torchvision's differ in cost: the same files and crops through both, part by part.
+"""What the option `samples=direct` saves with Pillow: the same files and crops in torchvision's way, part by part.
 
     python benchmarks/pipeline_parts.py FOLDER [FOLDER …] [--rounds 24] [--json FILE]
 
 One process, one thread, CPU seconds: neighbours on the machine disturb it less than a race of loaders. FOLDER holds
-JPEGs (a stored resolution). `ours` is what `multiprocess` does with Pillow, `torchvision` what its training reference
-does. Each round takes both through all images, in an order drawn anew, every second image mirrored. A ratio is the
-median of the rounds' torchvision ÷ ours, with its 95 % interval: for uint8 batches, and for float32, where ToTensor and
-Normalize come in.
+JPEGs (a stored resolution). `torchvision` is what its training reference does, and `multiprocess` by default; `direct`
+what `multiprocess` does with that option. Each round takes both through all images, in an order drawn anew, every
+second image mirrored. A ratio is the median of the rounds' torchvision ÷ direct, with its 95 % interval: for uint8
+batches, and for float32, where ToTensor and Normalize come in. Drawing the crops is left out on both sides.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from loaderbench.decoders.pillow import PillowDecoder
 from loaderbench.loaders.transform import IMAGENET_MEAN, IMAGENET_STD, Normalizer, SampleRandom, random_crop
 from loaderbench.machine import environment
 from loaderbench.plain import to_json
+from loaderbench.running.heap import keep_freed_memory
 
 SIDE = 224
 NUM_IMAGES = 64
@@ -55,7 +56,7 @@ class Clock:
         self._begun = time.thread_time()
 
 
-def ours(samples: list[Sample]) -> list[float]:
+def direct(samples: list[Sample]) -> list[float]:
     """The pixels go straight into their batch; float32 is normalized straight into another."""
     decoder, normalize, pixels = PillowDecoder(), Normalizer(SIDE, SIDE), np.empty((SIDE, SIDE, 3), np.uint8)
     of_bytes, of_floats = (np.empty((len(samples), SIDE, SIDE, 3), kind) for kind in (np.uint8, np.float32))
@@ -103,20 +104,20 @@ def samples_of(folder: Path) -> list[Sample]:
 
 def measure(folder: Path, rounds: int) -> dict[str, Any]:
     """Microseconds an image of each part and side, medians of the rounds; the ratio for each output."""
-    samples, sides = samples_of(folder), {"ours": ours, "torchvision": torchvisions}
+    samples, sides = samples_of(folder), {"direct": direct, "torchvision": torchvisions}
     taken: dict[str, list[list[float]]] = {name: [] for name in sides}
     for number in range(rounds):
         for name in random.Random(number).sample(list(sides), len(sides)):
             taken[name].append(sides[name](samples))
     us = {name: np.array(seconds) / len(samples) * 1e6 for name, seconds in taken.items()}
-    print(f"\n{folder.name}: CPU µs an image{'':<12}{'ours':>8}{'torchvision':>13}")
+    print(f"\n{folder.name}: CPU µs an image{'':<12}{'direct':>8}{'torchvision':>13}")
     for number, part in enumerate(PARTS):
-        print(f"  {part:<30}{np.median(us['ours'][:, number]):>9.0f}{np.median(us['torchvision'][:, number]):>13.0f}")
+        print(f"  {part:<30}{np.median(us['direct'][:, number]):>9.0f}{np.median(us['torchvision'][:, number]):>13.0f}")
     ratios = {}
     for output, parts in OF.items():
         whole = {name: values[:, parts].sum(axis=1) for name, values in us.items()}
-        ratios[output] = median_interval(whole["torchvision"] / whole["ours"])
-        print(f"  {output}: torchvision ÷ ours {spread(ratios[output])}", flush=True)
+        ratios[output] = median_interval(whole["torchvision"] / whole["direct"])
+        print(f"  {output}: torchvision ÷ direct {spread(ratios[output])}", flush=True)
     medians = {name: dict(zip(PARTS, np.median(values, axis=0).tolist(), strict=True)) for name, values in us.items()}
     return {"folder": folder.name, "num_images": len(samples), "us_an_image": medians, "ratios": ratios}
 
@@ -128,6 +129,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures, with the environment")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()  # as measuring processes do
     rows = [measure(folder, arguments.rounds) for folder in arguments.folders]
     if arguments.json is not None:
         figures = {"environment": to_json(environment()), "rounds": arguments.rounds, "rows": rows}
