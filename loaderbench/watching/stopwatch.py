@@ -31,8 +31,8 @@ class Moment(NamedTuple):
     waited_ns: int
     """In which the thread was runnable but did not run; -1: unknown."""
     pages: int
-    """Of memory that the process began to use, less those by which it grew: between two moments, those that it had
-    given back and takes anew."""
+    """Of memory that the process began to use, less those by which its largest size grew: between two moments, those
+    that it had given back and takes anew."""
 
 
 class Reads(NamedTuple):

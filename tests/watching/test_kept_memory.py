@@ -79,10 +79,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize(("how", "least", "most"), [("churns", 4 * 1900, 4 * 4200), ("keeps", 0, 8), ("grows", 0, 16)])
+# A process may grow unnoticed up to its largest size so far: the script's own was large when it imported PyTorch.
+@pytest.mark.parametrize(
+    ("how", "workers", "least", "most"),
+    [
+        ("churns", 0, 4 * 1900, 4 * 4200), ("churns", 2, 4 * 1900, 4 * 4200), ("keeps", 0, 0, 8), ("keeps", 2, 0, 8),
+        ("grows", 2, 0, 16),
+    ],
+)  # fmt: skip
 def test_pages_of_a_batch_are_those_that_were_given_back(
-    folder: Path, how: str, least: int, most: int, workers: int
+    folder: Path, how: str, workers: int, least: int, most: int
 ) -> None:
     watched(folder, how, workers, 480)
     assert least <= pages(folder) <= most
