@@ -365,7 +365,7 @@ class Numbers:
 for check in DataLoader(Numbers(8), 4):  # as trainers look whether validation works
     pass
 train = DataLoader(Numbers(600), 4)
-for epoch in range(3):
+for epoch in range(8):  # seconds, in which a reader of the lowest priority gets its turn on a busy machine
     for batch in train:
         time.sleep(0.003)
 """
