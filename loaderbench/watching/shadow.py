@@ -204,15 +204,13 @@ class _Reader:
 
     def read(self, number: int) -> dict[str, Any]:
         states = _random_states()
-        self._opened, self._looking_ns = {}, 0
-        try:
-            cold_ns, _, read_bytes = self._timed(number)
-        finally:
-            opened, self._opened = self._opened, None
+        opened: dict[str, float | None] = {}
+        self._looking_ns = 0
+        cold_ns, _, read_bytes = self._timed(number, opened)
         cold_ns -= self._looking_ns
         for restore in states:
             restore()
-        warm_ns, warm_cpu_ns, _ = self._timed(number)
+        warm_ns, warm_cpu_ns, _ = self._timed(number, None)
         known = [part for part in opened.values() if part is not None]
         return {
             "cold_ns": max(0, cold_ns),
@@ -224,11 +222,18 @@ class _Reader:
             "in_memory_before": sum(known) / len(known) if known else None,
         }
 
-    def _timed(self, number: int) -> tuple[int, int, int]:
-        """(ns in which it ran or waited for anything but a processor, processor ns, bytes that it asked for)"""
+    def _timed(self, number: int, opened: dict[str, float | None] | None) -> tuple[int, int, int]:
+        """(ns in which it ran or waited for anything but a processor, processor ns, bytes that it asked for)
+
+        `opened`: gets the files that the sample opens; those of the stopwatch are none of these.
+        """
         counts = self._watch.begin()
         begun = self._watch.now()
-        self._dataset[number]
+        self._opened = opened
+        try:
+            self._dataset[number]
+        finally:
+            self._opened = None
         ended = self._watch.now()
         read_bytes, queued_ns = self._watch.since(counts).asked or 0, max(0, ended.waited_ns - begun.waited_ns)
         return ended.wall_ns - begun.wall_ns - queued_ns, ended.cpu_ns - begun.cpu_ns, read_bytes
