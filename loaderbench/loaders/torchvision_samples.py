@@ -59,16 +59,7 @@ class TimedFile(io.FileIO):
         """What reading it failed by, which Pillow reports as it reports a broken picture."""
 
     def readinto(self, buffer: memoryview) -> int | None:  # type: ignore[override]
-        if self._cpu:
-            return self._timed(lambda: io.FileIO.readinto(self, buffer))
-        begun = time.perf_counter_ns()
-        try:
-            return super().readinto(buffer)
-        except OSError as error:
-            self.error = error
-            raise
-        finally:
-            self.read_ns += time.perf_counter_ns() - begun
+        return self._timed(lambda: io.FileIO.readinto(self, buffer))
 
     def readall(self) -> bytes | None:  # type: ignore[override]
         return self._timed(lambda: io.FileIO.readall(self))

@@ -72,7 +72,7 @@ SPAN_FIELDS = (
     "page_bytes",  # sizes of the files read, each rounded up to whole pages: what a cold read moves; of a watched
     # script the bytes that it asked for, or received over TCP, whichever are more; -1 where unknown
     "minor_faults",  # page faults without the storage: memory used for the first time (ru_minflt); of a watched script
-    # those of the data set's own code, less the pages by which its process grew; -1 where unknown
+    # those of the data set's own code, less the growth of its process; -1 where unknown
     "read_cpu_ns",  # the part of cpu_ns that reading took; -1 where unknown
 )
 """Columns of a span. One row of int64 a batch, written by the worker that made it. Older runs lack the last two."""

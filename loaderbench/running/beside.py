@@ -10,7 +10,6 @@ closes inherited files. Nothing here ends a script: where the ranks do not come 
 from __future__ import annotations
 
 import json
-import signal
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -178,8 +177,6 @@ def _serve_beside(host: str, port: int) -> None:
         from torch import distributed
 
         as_its_own(keep=(tell, script))
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         try:
             _server = distributed.TCPStore(  # type: ignore[attr-defined]
                 host, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=CONNECT_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import signal
 import socket
 import stat
 import sys
@@ -12,8 +13,11 @@ from loaderbench.originals import os
 
 
 def as_its_own(keep: Collection[int]) -> None:
-    """Standard streams go nowhere; open files are opened anew under their numbers, to be read alone, since a shared
-    position would move under the other process; what else is open and could be talked through is cut off."""
+    """Ctrl-C is the script's, SIGTERM ends the process. Standard streams go nowhere; open files are opened anew under
+    their numbers, to be read alone, since a shared position would move under the other process; what else is open and
+    could be talked through is cut off."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(nowhere, number)

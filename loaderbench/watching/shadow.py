@@ -170,8 +170,6 @@ def _serve(dataset: Any, requests: int, answers: int, script: int | None) -> NoR
     try:
         if script is not None:
             threading.Thread(target=end_with, args=(script,), daemon=True).start()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.nice(19)
         as_its_own(keep=(requests, answers) if script is None else (requests, answers, script))
         torch = sys.modules.get("torch")
