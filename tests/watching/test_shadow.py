@@ -364,8 +364,8 @@ class Numbers:
 
 for check in DataLoader(Numbers(8), 4):  # as trainers look whether validation works
     pass
-train = DataLoader(Numbers(600), 4)
-for epoch in range(8):  # seconds, in which a reader of the lowest priority gets its turn on a busy machine
+train = DataLoader(Numbers(4000), 4)
+for epoch in range(2):  # of seconds, until no sample is unread: a busy machine delays the reader
     for batch in train:
         time.sleep(0.003)
 """
@@ -377,7 +377,7 @@ def test_the_reader_goes_over_to_the_loader_that_the_verdict_is_about(tmp_path: 
     seen = watched("--probes", "shadow", script, folder=tmp_path)
     assert seen.code == 0, seen.err
     found = record(tmp_path)["watched"]
-    assert found["loaders"][0]["num_samples"] == 600 and len(found["shadow"]["reads"]) >= 8
+    assert found["loaders"][0]["num_samples"] == 4000 and len(found["shadow"]["reads"]) >= 8
 
 
 @pytest.mark.alone
