@@ -20,11 +20,12 @@ static int one(maker *m, const share *s, int i, int64_t epoch, uint8_t *out) {
     report told;
     if (s->resized) return make_one(m, s->r, s->data[i], (size_t)s->sizes[i], epoch, i, out, &told);
     if (setjmp(m->failed)) return failed(m, &told, BROKEN);
-    geometry g;
-    axis down, across;
-    size_t step;
-    int top, left;
-    decode_sample(m, s->r, s->data[i], (size_t)s->sizes[i], epoch, i, &g, &down, &across, &step, &top, &left);
+    sample wanted = {0};
+    choose_sample(m, s->r, s->data[i], (size_t)s->sizes[i], epoch, i, &wanted);
+    int num = wanted.down.end - start(m, &wanted);
+    size_t step = row_step(m);
+    read_rows(m, room_for(m, &m->pixels, (size_t)num * step), step, num);
+    jpeg_abort_decompress(&m->jpeg);
     return MADE;
 }
 

@@ -4,9 +4,9 @@
  * the GIL. Nothing here is global: one `maker` belongs to one thread. libjpeg reports errors by a callback, which
  * jumps back to the entry function; what it only warns about (damaged data) is an error here as well.
  *
- * The resize is Pillow's antialiased bilinear (triangle) filter with 8 bits between its passes, as Pillow has them.
- * Both passes are one function that blends whole rows; for the horizontal one the picture is transposed before and
- * after. Every variant of the vector code gives the same pixels.
+ * The resize is Pillow's antialiased bilinear (triangle) filter with 8 bits between its passes, as Pillow has them; but
+ * rows are blended first, as they are decoded. Both passes are one function that blends whole rows; for the horizontal
+ * one they are transposed before and after. Every variant of the vector code gives the same pixels.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -29,8 +29,9 @@
 #endif
 
 enum { PAD = 64, BYTES = 16 }; /* what every row length is rounded up to; side of a transposed block */
-enum { CHANNELS = 3, MARGIN = 2, CROP_TRIES = 10 };
-/* MARGIN: columns and rows decoded around a region, so that its border has the chroma neighbours of the full picture. */
+enum { CHANNELS = 3, MARGIN = 2, ROWS = 16, CROP_TRIES = 10 };
+/* MARGIN: columns and rows decoded before a region, and columns behind it, so that its border has the chroma neighbours
+ * of the full picture. ROWS: decoded at once, as many as libjpeg does with halved colours. */
 /* MOST_PIXELS, MOST_SCANNED_PIXELS, SCAN_BYTES: images/jpeg.py, given to the compiler. */
 enum { MOST_LIBJPEG_BYTES = 1 << 30 }; /* a progressive picture of MOST_PIXELS takes this much */
 
@@ -63,8 +64,26 @@ typedef struct {
     struct jpeg_error_mgr errors;
     jmp_buf failed;
     char message[JMSG_LENGTH_MAX];
-    buffer file, pixels, rows, columns, resized, turned, taps[2];
+    int64_t asked_ns;
+    buffer file, pixels, lowered, columns, resized, turned, taps[2];
 } maker;
+
+/* -- time ------------------------------------------------------------------------------------------- */
+
+static int64_t ns_of(clockid_t clock) {
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+static int64_t now_ns(void) { return ns_of(CLOCK_MONOTONIC); }
+
+/* Since this was asked before. */
+static int64_t ns_since(maker *m) {
+    int64_t before = m->asked_ns;
+    m->asked_ns = now_ns();
+    return m->asked_ns - before;
+}
 
 /* -- errors ------------------------------------------------------------------------------------------- */
 
@@ -278,38 +297,49 @@ static void transpose(uint8_t *out, size_t out_step, const uint8_t *in, size_t i
         }
 }
 
-/* Blend `pixels`, which begin at row `top` and column `left` of the picture, into `out`. Their memory must reach PAD
- * rows and PAD bytes farther than what is used of them. The horizontal pass takes PAD rows at a time, so that what is
- * transposed stays in the processor's nearest cache. */
-static void resize(maker *m, const uint8_t *pixels, size_t step, int top, int left, const axis *down,
-                   const axis *across, int flip, uint8_t *out, size_t out_step) {
-    size_t rows = round_up(down->end - down->begin), length = round_up((across->end - across->begin) * CHANNELS);
-    size_t out_length = (size_t)across->count * CHANNELS, padded = round_up(out_length);
+/* A sample in the making. */
+typedef struct {
+    axis down, across;
+    int left;                    /* column of the picture that its rows begin with */
+    int flip, made;              /* made: how many rows of the sample are blended from rows of the picture */
+    uint8_t *out;
+    size_t out_step;
+} sample;
+
+static size_t row_length(const sample *s) { return round_up((size_t)(s->across.end - s->across.begin) * CHANNELS); }
+
+/* Blend the columns of `num` rows of m->lowered into rows `from` … of the sample. */
+static void blend_columns(maker *m, const sample *s, int from, int num) {
+    const axis *across = &s->across;
+    size_t length = row_length(s), out_length = (size_t)across->count * CHANNELS, padded = round_up(out_length);
+    size_t some = ((size_t)num + BYTES - 1) / BYTES * BYTES;
     uint8_t *columns = room_for(m, &m->columns, length * PAD);
     uint8_t *resized = room_for(m, &m->resized, padded * PAD);
-    uint8_t *turned = room_for(m, &m->turned, padded * rows);
-    pixels += (down->begin - top) * step + (size_t)(across->begin - left) * CHANNELS;
-    for (size_t y = 0; y < rows; y += PAD) {
-        transpose(columns, PAD, pixels + y * step, step, PAD, length);
-        for (int x = 0; x < across->count; x++) {
-            const uint8_t *first = columns + (size_t)(across->first[x] - across->begin) * CHANNELS * PAD;
-            uint8_t *to = resized + (size_t)(flip ? across->count - 1 - x : x) * CHANNELS * PAD;
-            blend_rows(to, first, CHANNELS * PAD, across->weights + (size_t)x * across->most, across->used[x],
-                       CHANNELS * PAD);
-        }
-        transpose(turned + y * padded, padded, resized, PAD, padded, PAD);
+    uint8_t *turned = room_for(m, &m->turned, padded * PAD);
+    transpose(columns, PAD, m->lowered.bytes, length, some, length);
+    for (int x = 0; x < across->count; x++) {
+        const uint8_t *first = columns + (size_t)(across->first[x] - across->begin) * CHANNELS * PAD;
+        uint8_t *to = resized + (size_t)(s->flip ? across->count - 1 - x : x) * CHANNELS * PAD;
+        blend_rows(to, first, CHANNELS * PAD, across->weights + (size_t)x * across->most, across->used[x],
+                   CHANNELS * PAD);
     }
-    for (int y = 0; y < down->count; y++) {
-        const uint8_t *first = turned + (down->first[y] - down->begin) * padded;
-        const uint16_t *weights = down->weights + (size_t)y * down->most;
-        uint8_t *to = out + y * out_step;
-        size_t whole = out_length / PAD * PAD;
-        blend_rows(to, first, padded, weights, down->used[y], whole);
-        if (whole < out_length) {
-            uint8_t rest[PAD];
-            blend_rows(rest, first + whole, padded, weights, down->used[y], PAD);
-            memcpy(to + whole, rest, out_length - whole);
-        }
+    transpose(turned, padded, resized, PAD, padded, some);
+    for (int y = 0; y < num; y++) memcpy(s->out + (from + y) * s->out_step, turned + y * padded, out_length);
+}
+
+/* Make all rows of the sample that need no row of the picture from `end` on. `pixels` begins with row `top`; its rows
+ * must reach PAD bytes farther than what is used of them. Rows are blended first, where a large picture has most, so
+ * that little is transposed, and PAD of the sample at a time, which stay in the processor's nearer caches. */
+static void resize(maker *m, sample *s, const uint8_t *pixels, size_t step, int top, int end) {
+    const axis *down = &s->down;
+    size_t length = row_length(s);
+    uint8_t *lowered = room_for(m, &m->lowered, length * PAD);
+    pixels += (size_t)(s->across.begin - s->left) * CHANNELS;
+    while (s->made < down->count && down->first[s->made] + down->used[s->made] <= end) {
+        int y = s->made++;
+        blend_rows(lowered + y % PAD * length, pixels + (size_t)(down->first[y] - top) * step, step,
+                   down->weights + (size_t)y * down->most, down->used[y], length);
+        if (s->made % PAD == 0 || s->made == down->count) blend_columns(m, s, y / PAD * PAD, y % PAD + 1);
     }
 }
 
@@ -348,30 +378,55 @@ static void open_jpeg(maker *m, const uint8_t *data, size_t size) {
     m->jpeg.out_color_space = JCS_RGB;
 }
 
-/* Decode rows and columns begin … end of the (scaled) picture into m->pixels; gives what it decoded around them. */
-static const uint8_t *decode(maker *m, axis down, axis across, size_t *step, int *top, int *left) {
+/* Start to decode what *s needs of the (scaled) picture, and give the first row that is decoded. */
+static int start(maker *m, sample *s) {
     struct jpeg_decompress_struct *jpeg = &m->jpeg;
     jpeg_start_decompress(jpeg);
-    JDIMENSION from = 0, width = jpeg->output_width, first = 0, end = jpeg->output_height;
+    JDIMENSION from = 0, width = jpeg->output_width, first = 0;
     /* Cropping is tested with the samplings that cameras and encoders use; anything else is decoded whole. */
     if (jpeg->max_h_samp_factor <= 2 && jpeg->max_v_samp_factor <= 2) {
-        if (down.begin > MARGIN) first = (JDIMENSION)(down.begin - MARGIN);
-        if ((JDIMENSION)down.end + MARGIN < end) end = (JDIMENSION)down.end + MARGIN;
-        if (across.begin > MARGIN) from = (JDIMENSION)(across.begin - MARGIN);
-        JDIMENSION last = (JDIMENSION)across.end + MARGIN;
+        if (s->down.begin > MARGIN) first = (JDIMENSION)(s->down.begin - MARGIN);
+        if (s->across.begin > MARGIN) from = (JDIMENSION)(s->across.begin - MARGIN);
+        JDIMENSION last = (JDIMENSION)s->across.end + MARGIN;
         width = (last < width ? last : width) - from;
         if (width < jpeg->output_width) jpeg_crop_scanline(jpeg, &from, &width);
         if (first > 0) jpeg_skip_scanlines(jpeg, first);
     }
-    size_t rows = end - first;
-    *step = round_up((size_t)jpeg->output_width * CHANNELS) + PAD; /* a region may begin anywhere in a row */
-    *top = (int)first;
-    *left = (int)from;
-    uint8_t *pixels = room_for(m, &m->pixels, (round_up(rows) + PAD) * *step);
-    uint8_t **row = (uint8_t **)room_for(m, &m->rows, rows * sizeof(uint8_t *));
-    for (size_t y = 0; y < rows; y++) row[y] = pixels + y * *step;
-    for (size_t y = 0; y < rows;) y += jpeg_read_scanlines(jpeg, row + y, (JDIMENSION)(rows - y));
-    return pixels;
+    s->left = (int)from;
+    return (int)first;
+}
+
+/* Bytes of a decoded row. A sample's columns may begin anywhere in it. */
+static size_t row_step(const maker *m) { return round_up((size_t)m->jpeg.output_width * CHANNELS) + PAD; }
+
+static void read_rows(maker *m, uint8_t *to, size_t step, int num) {
+    for (int y = 0; y < num;) {
+        uint8_t *rows[ROWS];
+        int most = num - y < ROWS ? num - y : ROWS;
+        for (int i = 0; i < most; i++) rows[i] = to + (y + i) * step;
+        y += (int)jpeg_read_scanlines(&m->jpeg, rows, (JDIMENSION)most);
+    }
+}
+
+/* Decode and blend in turn, a few rows at a time: those that no row of the sample needs any more make room. */
+static void decode_and_resize(maker *m, sample *s, report *told) {
+    int top = start(m, s), end = top, most = s->down.most + MARGIN + PAD;
+    size_t step = row_step(m);
+    uint8_t *pixels = room_for(m, &m->pixels, most * step);
+    while (end < s->down.end) {
+        int num = s->down.end - end < ROWS ? s->down.end - end : ROWS;
+        if (end + num - top > most) {
+            int kept = s->down.first[s->made] < end ? s->down.first[s->made] : end;
+            memmove(pixels, pixels + (kept - top) * step, (end - kept) * step);
+            top = kept;
+        }
+        read_rows(m, pixels + (end - top) * step, step, num);
+        end += num;
+        told->decode_ns += ns_since(m);
+        resize(m, s, pixels, step, top, end);
+        told->augment_ns += ns_since(m);
+    }
+    jpeg_abort_decompress(&m->jpeg);
 }
 
 /* Eighths of the full size to decode at: libjpeg-turbo has fast transforms for 8, 4, 2 and 1. */
@@ -383,39 +438,28 @@ static unsigned eighths(const recipe *r, const geometry *g) {
     return found;
 }
 
-static int64_t ns_of(clockid_t clock) {
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return now.tv_sec * 1000000000LL + now.tv_nsec;
-}
-
-static int64_t now_ns(void) { return ns_of(CLOCK_MONOTONIC); }
-
-/* What a sample needs of a JPEG, decoded; *down and *across tell how it is blended. */
-static const uint8_t *decode_sample(maker *m, const recipe *r, const uint8_t *data, size_t size, int64_t epoch,
-                                    int64_t index, geometry *g, axis *down, axis *across, size_t *step, int *top,
-                                    int *left) {
+/* Read the header and choose what *s needs of the picture. */
+static void choose_sample(maker *m, const recipe *r, const uint8_t *data, size_t size, int64_t epoch, int64_t index,
+                          sample *s) {
     struct jpeg_decompress_struct *jpeg = &m->jpeg;
     open_jpeg(m, data, size);
     int height = (int)jpeg->image_height, width = (int)jpeg->image_width;
     if (r->whole && (height != r->height || width != r->width)) fail(m, WRONG_SIZE, "another size");
-    *g = choose(r, height, width, epoch, index);
-    if (!r->train && (uint64_t)g->resized_width * g->resized_height > MOST_PIXELS) {
-        snprintf(m->message, sizeof m->message, "too costly to resize: to %d×%d pixels", g->resized_width,
-                 g->resized_height);
+    geometry g = choose(r, height, width, epoch, index);
+    if (!r->train && (uint64_t)g.resized_width * g.resized_height > MOST_PIXELS) {
+        snprintf(m->message, sizeof m->message, "too costly to resize: to %d×%d pixels", g.resized_width,
+                 g.resized_height);
         longjmp(m->failed, BROKEN);
     }
-    jpeg->scale_num = eighths(r, g);
+    jpeg->scale_num = eighths(r, &g);
     jpeg->scale_denom = 8;
     jpeg_calc_output_dimensions(jpeg);
     double scale = jpeg->scale_num / 8.0;
-    *down = blend_axis(m, &m->taps[0], g->top * scale, g->height * scale, (int)jpeg->output_height,
-                       g->resized_height, g->window_top, r->height);
-    *across = blend_axis(m, &m->taps[1], g->left * scale, g->width * scale, (int)jpeg->output_width,
-                         g->resized_width, g->window_left, r->width);
-    const uint8_t *pixels = decode(m, *down, *across, step, top, left);
-    jpeg_abort_decompress(jpeg);
-    return pixels;
+    s->flip = g.flip;
+    s->down = blend_axis(m, &m->taps[0], g.top * scale, g.height * scale, (int)jpeg->output_height,
+                         g.resized_height, g.window_top, r->height);
+    s->across = blend_axis(m, &m->taps[1], g.left * scale, g.width * scale, (int)jpeg->output_width,
+                           g.resized_width, g.window_left, r->width);
 }
 
 /* -- files -------------------------------------------------------------------------------------------- */
@@ -487,7 +531,8 @@ maker *lb_new(void) {
 
 void lb_free(maker *m) {
     jpeg_destroy_decompress(&m->jpeg);
-    buffer *all[] = {&m->file, &m->pixels, &m->rows, &m->columns, &m->resized, &m->turned, &m->taps[0], &m->taps[1]};
+    buffer *all[] = {&m->file, &m->pixels, &m->lowered, &m->columns, &m->resized, &m->turned, &m->taps[0],
+                     &m->taps[1]};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]->bytes);
     free(m);
 }
@@ -503,22 +548,16 @@ static int failed(maker *m, report *told, int status) {
 
 static int make_one(maker *m, const recipe *r, const uint8_t *data, size_t size, int64_t epoch, int64_t index,
                     uint8_t *out, report *told) {
-    int64_t begun = now_ns();
+    m->asked_ns = now_ns();
     int status = setjmp(m->failed);
     if (status) {
-        told->decode_ns += now_ns() - begun;
+        told->decode_ns += ns_since(m);
         return failed(m, told, status);
     }
     if (size == 0) fail(m, BROKEN, "empty file");
-    geometry g;
-    axis down, across;
-    size_t step;
-    int top, left;
-    const uint8_t *pixels = decode_sample(m, r, data, size, epoch, index, &g, &down, &across, &step, &top, &left);
-    int64_t decoded = now_ns();
-    resize(m, pixels, step, top, left, &down, &across, g.flip, out, (size_t)r->width * CHANNELS);
-    told->decode_ns += decoded - begun;
-    told->augment_ns += now_ns() - decoded;
+    sample s = {.out = out, .out_step = (size_t)r->width * CHANNELS};
+    choose_sample(m, r, data, size, epoch, index, &s);
+    decode_and_resize(m, &s, told);
     return MADE;
 }
 
@@ -590,13 +629,15 @@ int lb_resize(maker *m, const uint8_t *pixels, size_t step, const geometry *g, i
               report *told) {
     int status = setjmp(m->failed);
     if (status) return failed(m, told, status);
-    axis down = blend_axis(m, &m->taps[0], 0, g->height, g->height, g->resized_height, g->window_top, height);
-    axis across = blend_axis(m, &m->taps[1], 0, g->width, g->width, g->resized_width, g->window_left, width);
-    size_t length = (size_t)(across.end - across.begin) * CHANNELS, own = round_up(length) + PAD;
-    uint8_t *copy = room_for(m, &m->pixels, (round_up(down.end - down.begin) + PAD) * own);
-    for (int y = down.begin; y < down.end; y++)
-        memcpy(copy + (y - down.begin) * own,
-               pixels + (g->top + y) * step + (size_t)(g->left + across.begin) * CHANNELS, length);
-    resize(m, copy, own, down.begin, across.begin, &down, &across, g->flip, out, (size_t)width * CHANNELS);
+    sample s = {.flip = g->flip, .out = out, .out_step = (size_t)width * CHANNELS};
+    s.down = blend_axis(m, &m->taps[0], 0, g->height, g->height, g->resized_height, g->window_top, height);
+    s.across = blend_axis(m, &m->taps[1], 0, g->width, g->width, g->resized_width, g->window_left, width);
+    s.left = s.across.begin;
+    size_t length = (size_t)(s.across.end - s.across.begin) * CHANNELS, own = round_up(length);
+    uint8_t *copy = room_for(m, &m->pixels, (size_t)(s.down.end - s.down.begin) * own);
+    for (int y = s.down.begin; y < s.down.end; y++)
+        memcpy(copy + (y - s.down.begin) * own,
+               pixels + (g->top + y) * step + (size_t)(g->left + s.across.begin) * CHANNELS, length);
+    resize(m, &s, copy, own, s.down.begin, s.down.end);
     return MADE;
 }

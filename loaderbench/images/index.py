@@ -100,8 +100,11 @@ class ImageIndex:
 
     def path(self, index: int) -> str:
         """Absolute path of image `index`."""
-        name = self.names[self.offsets[index] : self.offsets[index + 1]]
-        return self.root + os.sep + os.fsdecode(bytes(name))
+        return os.fsdecode(self.encoded_path(index))
+
+    def encoded_path(self, index: int) -> bytes:
+        """The same as the system has it."""
+        return os.fsencode(self.root + os.sep) + bytes(self.names[self.offsets[index] : self.offsets[index + 1]])
 
     @property
     def formats(self) -> dict[Format, int]:

@@ -300,7 +300,7 @@ class SampleMaker:
             some = slice(position, num)
             out = slots[some] if self._normalize is None else self._scratch[: num - position]
             if read is None:
-                files = [os.fsencode(images.path(index)) for index in indices[some].tolist()]
+                files = [images.encoded_path(index) for index in indices[some].tolist()]
             else:
                 files = read[some]
             filled = self._filler.fill(files, indices[some], epochs[some], out, in_memory=read is not None)

@@ -232,7 +232,7 @@ int main(int argc, char **argv) {
             const uint8_t *at = data;
             r.scale = turn & 1;
             r.train = turn & 2;
-            if (lb_make(m, &r, 1, NULL, &at, &size64, &index, &epoch, out, &told)) made++;
+            if (lb_make(m, &r, 1, NULL, &at, &size64, &index, &epoch, out, NULL, &told)) made++;
             else if (told.status == BROKEN || told.status == FOREIGN_COLOURS) broken++;
             else return 3;
             if (lb_size(m, data, length, &told) == MADE && (int64_t)told.height * told.width < 4000000) {
@@ -261,11 +261,17 @@ def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("fuzz")
     source, program = folder / "fuzz.c", folder / "fuzz"
-    source.write_text(libjpeg.SOURCE.read_text() + FUZZ)
     flags = [*libjpeg.FLAGS, "-g", "-O1", "-std=gnu11", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    done = subprocess.run([*compiler, *flags, str(source), "-o", str(program), "-ljpeg", "-lm"], capture_output=True)
-    if done.returncode:
+
+    def compiled(text: str) -> subprocess.CompletedProcess[bytes]:
+        source.write_text(text)
+        command = [*compiler, *flags, str(source), "-o", str(program), "-ljpeg", "-lm"]
+        return subprocess.run(command, capture_output=True)
+
+    if (done := compiled("int main(void) { return 0; }")).returncode:
         pytest.skip(f"{compiler[0]} has no sanitizers here: {done.stderr.decode().splitlines()[-1]}")
+    done = compiled(libjpeg.SOURCE.read_text() + FUZZ)
+    assert done.returncode == 0, done.stderr.decode()
     yield program
     shutil.rmtree(folder)
 
