@@ -7,7 +7,7 @@ usable CPU, no device. Each contestant lives in a process of its own, which has 
 another one is measured; every round measures all in turn, in an order drawn anew. A ratio is the median of the rounds'
 ratios, with a 95 % interval over the rounds; beside it stands the ratio of CPU seconds an image, which
 varies less where others use the machine. `limit` decodes the same crops from memory in C, on every CPU, and does
-nothing else.
+nothing else (with the scaling of `--decode-scale auto`; `limit, full size` without).
 
 Each peer runs as its documentation sets it up (its own decoder, else Pillow) and, where it takes a decoder of ours,
 once more with the one that our fastest loader has. What cannot run here is listed with the reason.
@@ -44,8 +44,8 @@ from loaderbench.images.shards import DataSet, open_data_set
 from loaderbench.machine import environment, usable_cpus
 from loaderbench.plain import to_json
 
-OURS = "threaded libjpeg auto"
-LIMIT = "limit"
+OURS, DEFAULTS = "threaded libjpeg auto", "threaded libjpeg"
+LIMIT, FULL_LIMIT = "limit", "limit, full size"
 NOT_RACED = ("synthetic", "cached", "nvjpeg")
 """Loaders that decode nothing, or nothing on a CPU."""
 LEAST_BATCHES = 4
@@ -56,6 +56,8 @@ TARGETS = {
     "limit": {256: 0.85, 512: 0.85, 1024: 0.90, 2048: 0.90},
     "best peer": {256: 1.4, 512: 1.4, 1024: 1.3, 2048: 1.2},
     "fed": {256: 1.10, 512: 1.05, 1024: 0.98, 2048: 0.98},
+    "full limit, by CPU": {256: 0.72, 512: 0.79, 1024: 0.90},
+    "defaults": {256: 1.0, 512: 1.0, 1024: 1.0},
 }
 
 
@@ -82,12 +84,15 @@ class Contestant:
 def contestants() -> list[Contestant]:
     """Every loader that is known at this moment, the limit, and torchvision's own pipeline."""
     found = [
-        Contestant(LIMIT, "limit"),
-        Contestant("limit, in processes", "limit"),
-        Contestant("limit + resize", "limit"),
+        Contestant(LIMIT, "limit", scale="auto"),
+        Contestant("limit, in processes", "limit", scale="auto"),
+        Contestant("limit + resize", "limit", scale="auto"),
+        Contestant(FULL_LIMIT, "limit"),
         Contestant(OURS, "ours", "threaded", "libjpeg", "auto"),
-        Contestant("threaded libjpeg", "ours", "threaded", "libjpeg"),
+        Contestant(DEFAULTS, "ours", "threaded", "libjpeg"),
         Contestant("threaded turbojpeg", "ours", "threaded", "turbojpeg"),
+        Contestant("multiprocess simplejpeg", "peer", "multiprocess", "turbojpeg"),
+        Contestant("multiprocess torchvision", "peer", "multiprocess", "torchvision"),
         Contestant("torchvision ImageFolder + DataLoader", "peer"),
     ]
     for name in plugins.LOADERS.names():
@@ -111,7 +116,7 @@ def contestants() -> list[Contestant]:
 class Limit:
     """Turns of libjpeg-turbo alone."""
 
-    def __init__(self, setting: Setting, processes: bool, resized: bool) -> None:
+    def __init__(self, setting: Setting, contestant: Contestant) -> None:
         from loaderbench.decoders import libjpeg
         from loaderbench.loaders.transform import recipe_of
 
@@ -123,11 +128,11 @@ class Limit:
         self._call = library.lb_limit
         self._call.restype = ctypes.c_double
         data = [Path(path).read_bytes() for path in images.paths()]
-        recipe = recipe_of(context_of(setting, DataSet(images), Contestant(LIMIT, "limit")), (setting.input_size,) * 2)
+        recipe = recipe_of(context_of(setting, DataSet(images), contestant), (setting.input_size,) * 2)
         self._arguments = (
-            ctypes.byref(libjpeg.c_recipe(recipe, "auto")), len(data), (ctypes.c_char_p * len(data))(*data),
-            (ctypes.c_int64 * len(data))(*map(len, data)), setting.workers, int(processes), int(resized),
-            ctypes.c_double(setting.seconds),
+            ctypes.byref(libjpeg.c_recipe(recipe, contestant.scale)), len(data), (ctypes.c_char_p * len(data))(*data),
+            (ctypes.c_int64 * len(data))(*map(len, data)), setting.workers, int("processes" in contestant.name),
+            int("resize" in contestant.name), ctypes.c_double(setting.seconds),
         )  # fmt: skip
 
     def turn(self) -> tuple[float, float]:
@@ -179,7 +184,7 @@ def context_of(setting: Setting, data: DataSet, contestant: Contestant) -> Any:
 
 def build(contestant: Contestant, setting: Setting) -> Any:
     if contestant.kind == "limit":
-        return Limit(setting, "processes" in contestant.name, "resize" in contestant.name)
+        return Limit(setting, contestant)
     if not contestant.loader:
         from loader_rates import reference  # imports torchvision
 
@@ -297,25 +302,27 @@ def ratio(rates: dict[str, list[float]], name: str, other: str) -> Interval:
 
 
 def judge(found: dict[str, Any], chosen: list[Contestant], resolution: int) -> list[dict[str, Any]]:
-    """Our fastest loader against the limit, the best peer, and each loader with the same decoder."""
+    """Our fastest loader against the limit, the best peer, and each loader with the same decoder; the one that decodes
+    at full size, as users get it, against the limit of that (by CPU time) and against each peer."""
     rates = found["rates"]
     kinds = {one.name: one.kind for one in chosen}
-    if OURS not in rates:
-        return []
     peers = [name for name in rates if kinds[name] == "peer"]
-    against = [("limit", LIMIT)] if LIMIT in rates else []
+    pairs = [("limit", OURS, LIMIT)]
     if peers:
-        against.append(("best peer", max(peers, key=lambda name: np.median(rates[name]))))
-    against += [("fed", name) for name in rates if kinds[name] == "fed"]
+        pairs.append(("best peer", OURS, max(peers, key=lambda name: np.median(rates[name]))))
+    pairs += [("fed", OURS, name) for name in rates if kinds[name] == "fed"]
+    pairs += [("full limit, by CPU", DEFAULTS, FULL_LIMIT), *(("defaults", DEFAULTS, name) for name in peers)]
     rows = []
-    for kind, name in against:
-        value, low, high = ratio(rates, OURS, name)
-        by_cpu = ratio(found["cpu_s"], name, OURS)
+    for kind, name, other in pairs:
+        if name not in rates or other not in rates:
+            continue
+        by_clock, by_cpu = ratio(rates, name, other), ratio(found["cpu_s"], other, name)
         target = TARGETS[kind].get(resolution)
         rows.append({
-            "resolution": resolution, "target_of": kind, "against": name, "ratio": value, "low": low, "high": high,
-            "cpu_ratio": by_cpu[0], "cpu_low": by_cpu[1], "cpu_high": by_cpu[2], "target": target,
-            "judged": None if target is None else judged((value, low, high), target),
+            "resolution": resolution, "target_of": kind, "name": name, "against": other,
+            **dict(zip(("ratio", "low", "high"), by_clock, strict=True)),
+            **dict(zip(("cpu_ratio", "cpu_low", "cpu_high"), by_cpu, strict=True)), "target": target,
+            "judged": None if target is None else judged(by_cpu if kind.endswith("CPU") else by_clock, target),
         })  # fmt: skip
     return rows
 
@@ -332,7 +339,7 @@ def show(found: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     for row in rows:
         verdict = "" if row["target"] is None else f"   ≥ {row['target']:.2f}: {row['judged']}"
         print(
-            f"  {OURS} ÷ {row['against']}: {spread((row['ratio'], row['low'], row['high']))}"
+            f"  {row['name']} ÷ {row['against']}: {spread((row['ratio'], row['low'], row['high']))}"
             f"  by CPU {spread((row['cpu_ratio'], row['cpu_low'], row['cpu_high']))}"
             f"  ({row['target_of']}){verdict}"
         )
