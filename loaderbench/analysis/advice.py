@@ -12,9 +12,10 @@ loader    L ÷ N for N workers, L being the worker time of a batch (the loader's
           consumer) ÷ the CPUs that the run has beside others. A loader without workers runs in series with
           issuing: L + issue.
 
-Another decoder, output or hand-over, or samples that go straight into their batch, scales the stages decode, augment
-and collate of L by the ratio of their costs in running/prep_probe.py. A processor is slower when all are busy than when
-it is alone; the probe says by how much.
+Another decoder, output or hand-over, decoding at a smaller scale, or samples that go straight into their batch, scales
+the stages decode, augment and collate of L by the ratio of their costs in running/prep_probe.py. Of a loader whose
+hand-over is not known it costs between the least and the most of those probed. A processor is slower when all are busy
+than when it is alone; the probe says by how much.
 How far predictions are off is measured by benchmarks/verify.py.
 """
 
@@ -27,18 +28,20 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench import plain
 from loaderbench.analysis import storage
 from loaderbench.analysis.model import Model
+from loaderbench.analysis.pixels import pixel_difference
 from loaderbench.analysis.processors import left_for
 from loaderbench.analysis.quantities import Draws, Quantity
 from loaderbench.analysis.read_queue import Queue
 from loaderbench.analysis.statistics import interval
 from loaderbench.analysis.steps import STALLED_FRACTION
 from loaderbench.cases.arms import Arm
-from loaderbench.cases.case import Case, Change, FieldValue
+from loaderbench.cases.case import Case, Change, Feed, FieldValue
 from loaderbench.cases.traits import Work
 from loaderbench.plain import Json
-from loaderbench.recording.facts import SPAN, Facts, PrepProbe, Table
+from loaderbench.recording.facts import SPAN, Facts, PrepProbe, ScaleProbe, Table
 from loaderbench.recording.record import Advice, AdviceCode, Cause, ContentionBy, Estimate, StorageFigures, Verdict
 
 WAITED = 0.1
@@ -70,6 +73,8 @@ IO_THREADS = "io_threads"
 """The loader option that `--io-threads` sets, of loaders that read ahead."""
 SAMPLES, DIRECT = "samples", "direct"
 """The loader option that says how PIL images become batches, and its value for straight into them."""
+SCALED = "auto"
+"""The value of `--decode-scale` that decodes large crops smaller."""
 
 
 @dataclass(frozen=True)
@@ -291,7 +296,7 @@ class Predictor:
             return None
         if new.feed.workers <= self.cpus < self.lanes:
             ratio = ratio / self.stretched
-        elif new.feed.decoder != old.feed.decoder:  # one that needs less of the caches pays less of that price
+        elif _decodes(new.feed) != _decodes(old.feed):  # what needs less of the caches pays less of that price
             less = np.random.default_rng(19).uniform(1 / self.stretched, 1.0, len(ratio))
             less[0] = (1 / self.stretched + 1.0) / 2  # measured: some pay all of it, some nothing
             ratio = ratio * less
@@ -318,9 +323,12 @@ class Predictor:
             parts.append(floor)
         probed = self.probe.decoders.get(new.feed.decoder or "")
         if self._in_threads(new.feed.loader) and probed is not None:
-            rate = probed.all_cpus_rate
-            if rate and new.feed.workers >= self.cpus:  # Python's lock included
-                parts.append(np.full_like(lane, new.step.batch_size / rate))
+            rate, scaled = probed.all_cpus_rate, self._scale_ratio(new)
+            if rate and scaled is not None and new.feed.workers >= self.cpus:  # Python's lock included
+                batch_s = np.full_like(lane, new.step.batch_size / rate)
+                if self.in_threads and new.feed.decoder == old.feed.decoder:  # they do at least what they did
+                    batch_s = np.minimum(batch_s, factor * self.real)
+                parts.append(batch_s * scaled)
         return np.asarray(np.maximum.reduce(parts))
 
     def _held_up(self, new: Case) -> Draws | None:
@@ -380,8 +388,7 @@ class Predictor:
     def _stage_ratio(self, new: Case) -> Draws | None:
         """Cost of decode, augment and collate after the change ÷ before, by the probe; None: not known."""
         old, same = self.case.feed, np.ones_like(self.real)
-        kept = (new.feed.loader, new.feed.decoder, new.feed.output) == (old.loader, old.decoder, old.output)
-        if kept and new.feed.loader_options.get(SAMPLES) == old.loader_options.get(SAMPLES):
+        if _stages(new.feed) == _stages(old):
             return same
         crowded = self.running < 1.0 - WAITED
         before, after = self._stage_s(self.case, crowded=crowded), self._stage_s(new, crowded=crowded)
@@ -394,19 +401,43 @@ class Predictor:
         """Probed CPU seconds an image, the same resampled images for every decoder. `crowded`: with all processors at
         work, where that was probed."""
         probed = self.probe.decoders.get(case.feed.decoder or "")
-        traits = self.known.get(case.feed.loader)
         image_s, handed = (() if probed is None else probed.image_s), self.probe.handover_s
         if self.as_torchvision(case) and probed is not None:
             image_s, handed = probed.as_torchvision_s[case.feed.output], self.probe.stack_s
-        handover = handed.get(case.feed.output, {}).get((traits and traits.handover) or "")
-        if probed is None or not image_s or handover is None:
+        handover, scaled = self._handover_s(case, handed), self._scale_ratio(case)
+        if probed is None or not image_s or handover is None or scaled is None:
             return None
         seconds = np.asarray(image_s, dtype=np.float64)
         picks = np.random.default_rng(11).integers(len(seconds), size=(len(self.real) - 1, len(seconds)))
         means = np.concatenate([[seconds.mean()], seconds[picks].mean(axis=1)])
         if crowded and probed.all_cpus_image_s is not None:
             means = means * (probed.all_cpus_image_s / float(np.mean(probed.image_s)))
-        return np.asarray(means + handover)
+        return np.asarray(means * scaled + handover)
+
+    def _handover_s(self, case: Case, handed: Mapping[str, Mapping[str, float]]) -> Draws | None:
+        """CPU seconds an image of the memory that finished samples are written into."""
+        traits, known = self.known.get(case.feed.loader), handed.get(case.feed.output, {})
+        if traits is None or not known:
+            return None
+        if traits.handover is not None:
+            found = known.get(traits.handover)
+            return None if found is None else np.full_like(self.real, found)
+        low, high = min(known.values()), max(known.values())
+        draws = np.random.default_rng(31).uniform(low, high, len(self.real))
+        draws[0] = (low + high) / 2
+        return draws
+
+    def _scale_ratio(self, case: Case) -> Draws | None:
+        """Cost of decode and resize with the case's `--decode-scale` ÷ with the present one, on the same resampled
+        samples; None: not known."""
+        new, old = case.feed.decode_scale == SCALED, self.case.feed.decode_scale == SCALED
+        if new == old or not self.scales(case.feed.decoder):
+            return np.ones_like(self.real) if new == old or not new else None
+        probed = self.probe.scales[case.feed.decoder or ""]
+        off, auto = np.asarray(probed.off_s), np.asarray(probed.auto_s)
+        picks = np.random.default_rng(37).integers(len(off), size=(len(self.real) - 1, len(off)))
+        ratio = np.concatenate([[auto.mean() / off.mean()], auto[picks].mean(axis=1) / off[picks].mean(axis=1)])
+        return ratio if new else 1 / ratio
 
     def as_torchvision(self, case: Case) -> bool:
         """Whether the case's loader makes samples as torchvision's users do, as far as the probe knows what that costs
@@ -489,10 +520,44 @@ class Predictor:
         best = max(gains.values())
         return min(number for number, gain in gains.items() if gain >= KNEE * best)
 
-    def fastest_decoder(self) -> str | None:
-        """The fastest decoder by the probe; None where nothing was probed."""
-        probed = {name: np.mean(decoder.image_s) for name, decoder in self.probe.decoders.items()}
+    def fastest_decoder(self, *, scaling: bool = False) -> str | None:
+        """The fastest decoder by the probe, of those that scale or of all; None where none was probed."""
+        probed = {
+            name: np.mean(decoder.image_s)
+            for name, decoder in self.probe.decoders.items()
+            if not scaling or self.scales(name)
+        }
         return min(probed, key=lambda name: float(probed[name])) if probed else None
+
+    def scales(self, decoder: str | None) -> bool:
+        """Whether the decoder takes `--decode-scale`, by the probe."""
+        probed = self.probe.scales.get(decoder or "")
+        return probed is not None and len(probed.off_s) > 0
+
+    def with_loader(self, name: str) -> dict[str, FieldValue]:
+        """Another loader, with those of the case's options that it takes by its traits."""
+        feed, traits = self.case.feed, self.known[name]
+        taken = {SAMPLES: traits.as_torchvision, IO_THREADS: traits.reads_ahead}
+        options = {key: value for key, value in feed.loader_options.items() if taken.get(key)}
+        return {"loader": name} | ({} if options == feed.loader_options else {"loader_options": options})
+
+    def with_decoder(self, name: str) -> dict[str, FieldValue]:
+        """A decoder, without the case's options where it is another one; `--decode-scale` stays if it takes that."""
+        feed, change = self.case.feed, dict[str, FieldValue](decoder=name)
+        if name != feed.decoder:
+            change |= {"decoder_options": {}} if feed.decoder_options else {}
+            change |= {"decode_scale": None} if feed.decode_scale and not self.scales(name) else {}
+        return change
+
+
+def _decodes(feed: Feed) -> tuple[str | None, bool]:
+    """How a file becomes pixels, as far as its cost goes."""
+    return feed.decoder, feed.decode_scale == SCALED
+
+
+def _stages(feed: Feed) -> tuple[object, ...]:
+    """What the stages decode, augment and collate do, as far as their cost goes."""
+    return feed.loader, *_decodes(feed), feed.output, feed.loader_options.get(SAMPLES)
 
 
 def _array(quantity: Quantity) -> Draws:
@@ -593,7 +658,7 @@ def _more_readers(predictor: Predictor) -> list[Action]:
         parallel = predictor.loader_with("processes")
         if parallel is None:
             return []
-        change = {"loader": parallel}
+        change = predictor.with_loader(parallel)
     most = max(predictor.lanes, predictor.most_workers)
     number = predictor.knee(change, range(predictor.lanes, most + 1))
     if number is None or predictor.facts.storage.ceiling is None:  # how many readers it serves at once is not known
@@ -651,7 +716,8 @@ def _fewer_workers(predictor: Predictor) -> list[Action]:
 
 def _for_prep(predictor: Predictor) -> list[Action]:
     subject, feed, size = predictor.case.subject, predictor.case.feed, predictor.case.step.input_size
-    actions = [*_more_workers(predictor), *_other_decoders(predictor), *_direct_samples(predictor)]
+    actions = [*_more_workers(predictor), *_other_decoders(predictor), *_scaled_decode(predictor)]
+    actions += _direct_samples(predictor)
     if predictor.traits.handover == "shared" and feed.output == "float32":
         change: Change = {"output": "uint8"}
         actions.append(Action("prep", "uint8_for_prep", change, predictor.predict(change)))
@@ -684,10 +750,10 @@ def _in_parallel(predictor: Predictor, limit: int) -> list[Action]:
     parallel = predictor.loader_with("processes")
     if parallel is None:
         return []
-    number = predictor.knee({"loader": parallel}, range(1, limit + 1))
+    number = predictor.knee(predictor.with_loader(parallel), range(1, limit + 1))
     if number is None:
         return [Action("prep", "parallel_loader", details={"loader": parallel, "workers": predictor.cpus})]
-    change: Change = {"loader": parallel, "workers": number}
+    change: Change = {**predictor.with_loader(parallel), "workers": number}
     return [Action("prep", "parallel_loader", change, predictor.predict(change))]
 
 
@@ -697,10 +763,10 @@ def _threads(predictor: Predictor) -> list[Action]:
     if predictor.traits.handover is None or threads is None:
         return []
     change: dict[str, FieldValue] = {}
+    fastest = predictor.fastest_decoder()
     if not predictor.in_threads:
-        change = {"loader": threads, "decoder": predictor.fastest_decoder(), "output": "uint8"}
-        change |= {name: {} for name in ("loader_options", "decoder_options") if getattr(feed, name)}
-        change |= {"decode_scale": None} if feed.decode_scale else {}
+        change = predictor.with_loader(threads) | (predictor.with_decoder(fastest) if fastest else {})
+        change |= {"output": "uint8"}
     most = max(predictor.most_workers, feed.workers)
     # Workers that wait for each other would do so as threads too.
     fewer = change and predictor.contention and predictor.seen is not None and not predictor.shared
@@ -717,10 +783,30 @@ def _other_decoders(predictor: Predictor) -> list[Action]:
     feed, fastest = predictor.case.feed, predictor.fastest_decoder()
     if fastest is None or fastest == feed.decoder:
         return []
-    change: dict[str, FieldValue] = {"decoder": fastest}
-    change |= {"decoder_options": {}} if feed.decoder_options else {}
-    change |= {"decode_scale": None} if feed.decode_scale else {}
+    change = predictor.with_decoder(fastest)
     return [Action("prep", "other_decoder", change, predictor.predict(change))]
+
+
+def _scaled_decode(predictor: Predictor) -> list[Action]:
+    """Large crops decoded at 1/2, 1/4 or 1/8, where that gives something beyond what its decoder gives. It changes the
+    pixels: `details` say by how much."""
+    feed = predictor.case.feed
+    decoder = feed.decoder if predictor.scales(feed.decoder) else predictor.fastest_decoder(scaling=True)
+    if decoder is None or feed.decode_scale == SCALED:
+        return []
+    unscaled = {} if decoder == feed.decoder else predictor.with_decoder(decoder)
+    change: Change = {**unscaled, "decode_scale": SCALED}
+    gain, without = predictor.speedup(change), predictor.speedup(unscaled)
+    if gain is None or without is None or gain[0] < WORTH_TRYING * without[0]:
+        return []
+    details = _pixels(predictor.probe.scales[decoder])
+    return [Action("prep", "scaled_decode", change, predictor.predict(change), details)]
+
+
+def _pixels(probe: ScaleProbe) -> dict[str, Json]:
+    found = plain.to_json(pixel_difference(probe))
+    assert isinstance(found, dict)
+    return found
 
 
 def _direct_samples(predictor: Predictor) -> list[Action]:

@@ -122,8 +122,11 @@ History
        got beside others, window by window: they may set the pace then
     30 two causes whose gains differ by 1 % at most are not told apart: either of two that end at the same step was not
        named where their gains differed in the last digit
+    31 advice: decoding at a smaller scale, where the run timed it; another loader keeps `--decode-scale` and those of
+       the options that it takes; decoders are predicted for loaders whose hand-over is not known, too; threads are not
+       thought to prepare less with their own decoder than they did
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 30
+RULES_VERSION = 31

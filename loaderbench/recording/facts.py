@@ -594,7 +594,8 @@ class DecoderProbe:
     """CPU time of an image in one decoder."""
 
     image_s: tuple[float, ...]
-    """CPU seconds of decode and resize of each image; the same images in the same order for all decoders."""
+    """CPU seconds of decode and resize of each image, at the case's `--decode-scale` where the decoder takes it; the
+    same images in the same order for all decoders."""
     all_cpus_image_s: float | None = None
     """Mean CPU seconds of an image with a thread on each processor."""
     all_cpus_rate: float | None = None
@@ -602,6 +603,17 @@ class DecoderProbe:
     as_torchvision_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Output → CPU seconds of each of these images as torchvision's users make it, to its tensor. Of the case's own
     decoder, if it gives PIL images; else empty."""
+
+
+@dataclass(frozen=True)
+class ScaleProbe:
+    """The same samples made by one decoder with `--decode-scale off` and `auto`."""
+
+    off_s: tuple[float, ...]
+    """CPU seconds of decode and resize of each sample."""
+    auto_s: tuple[float, ...]
+    difference: tuple[float, ...]
+    """Mean absolute difference of the two of each sample, in 8-bit levels; 0 where its crop is too small to scale."""
 
 
 @dataclass(frozen=True)
@@ -614,6 +626,8 @@ class PrepProbe:
     """Output → memory (`shared`, `private`, `reused`) → CPU seconds an image of writing finished samples there."""
     stack_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Output → memory (`shared`, `private`) → CPU seconds an image of stacking the tensors of samples there."""
+    scales: Mapping[str, ScaleProbe] = field(default_factory=dict)
+    """Of each decoder that takes `--decode-scale`."""
 
 
 @dataclass(frozen=True)

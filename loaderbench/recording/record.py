@@ -99,8 +99,8 @@ AdviceCode = Literal[
     "larger_batch", "fewer_launches", "prep_and_memory", "data_in_memory", "fewer_workers", "fewer_threads",
     "stop_neighbours", "raise_quota", "less_steal", "more_prefetch", "fewer_opens", "slow_files_elsewhere",
     "num_workers", "prefetch_factor", "persistent_workers", "keep_loader", "pin_memory", "worker_threads",
-    "cheaper_transform", "cheaper_collate", "cheaper_samples", "direct_samples", "cache_in_memory", "fewer_reads",
-    "keep_memory",
+    "cheaper_transform", "cheaper_collate", "cheaper_samples", "direct_samples", "scaled_decode", "cache_in_memory",
+    "fewer_reads", "keep_memory",
 ]  # fmt: skip
 
 
@@ -128,6 +128,19 @@ class Advice:
     """Why `--verify` did not measure it; None where it did, or was not asked for."""
     verified: bool = False
     """Whether `--verify` was asked for."""
+
+
+@dataclass(frozen=True)
+class PixelDifference:
+    """How far samples decoded with `--decode-scale auto` differ from those decoded at full size, in 8-bit levels."""
+
+    mean: float
+    """Mean absolute difference over all samples, those among them that are too small to scale."""
+    most: float
+    """That of the sample that differs most."""
+    scaled_fraction: float
+    """Samples that differ, which are those whose crop is decoded smaller."""
+    num_samples: int
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from typing import Literal, cast
 
 from loaderbench.analysis.model import WORTH
 from loaderbench.analysis.verdict import HOLD_CONTENTION, MORE, SURE
-from loaderbench.cases.case import Change
+from loaderbench.cases.case import FIELDS, Case, Change
 from loaderbench.cases.case import flags as flags
-from loaderbench.plain import Json
+from loaderbench.cases.options import flag_of
+from loaderbench.plain import Json, from_json
 from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.record import (
     STAGES,
@@ -22,6 +23,7 @@ from loaderbench.recording.record import (
     ContentionFigures,
     Estimate,
     KernelGap,
+    PixelDifference,
     ReadFigures,
     RunRecord,
     Stalls,
@@ -587,6 +589,18 @@ def _in_memory(change: Change, details: Details) -> str:
     return f"{where} on a storage without them: what costs time is {held_up_by}, not this storage's rate"
 
 
+def _pixels(details: Details) -> str:
+    return changed_pixels(from_json(PixelDifference, {**details}))
+
+
+def changed_pixels(found: PixelDifference) -> str:
+    """How much `--decode-scale auto` changes the pixels, in words."""
+    return (
+        f"changes pixels: by {found.mean:.2f} of 255 levels on average, {found.most:.2f} in the most changed of "
+        f"{found.num_samples} samples; {found.scaled_fraction:.0%} of them are decoded smaller"
+    )
+
+
 ACTIONS: Mapping[str, Callable[[Change, Details], str]] = {
     **watched_words.ACTIONS,
     "faster_storage": lambda c, d: (
@@ -616,6 +630,7 @@ ACTIONS: Mapping[str, Callable[[Change, Details], str]] = {
     "direct_samples": lambda c, d: (
         f"write each sample straight into its batch, without the copies of torchvision's transforms: {flags(c)}"
     ),
+    "scaled_decode": lambda c, d: f"decode large crops at 1/2, 1/4 or 1/8: {flags(c)} ({_pixels(d)})",
     "uint8_for_prep": lambda c, d: "hand over uint8 and normalize on the device: --output uint8",
     "smaller_images": lambda c, d: f"store smaller images: loaderbench dataset derive --res {_text(d, 'resolution')}",
     "free_processors": lambda c, d: "the workers wait for a processor: stop other programs, or add cores",
@@ -656,7 +671,22 @@ def action(advice: Advice, record: RunRecord) -> str:
     """What to do."""
     if advice.code is None:
         return advice.action
-    return ACTIONS[advice.code](advice.change or {}, advice.details)
+    told = ACTIONS[advice.code](advice.change or {}, advice.details)
+    if advice.code in watched_words.ACTIONS:  # arguments of a script's own loader, which has no options of ours
+        return told
+    return told + _left_out(advice.change or {}, record.case)
+
+
+def _left_out(change: Change, case: Case) -> str:
+    """The run's options that the change does away with: `; leave --decode-scale out`."""
+    names: list[str] = []
+    for name, value in change.items():
+        flag, now = flag_of(name), getattr(getattr(case, FIELDS[name]), name)
+        if isinstance(value, Mapping):
+            names += [f"{flag.removesuffix('s')} {key}" for key in now if key not in value]
+        elif value is None and now is not None:
+            names.append(flag)
+    return f"; leave {' and '.join(names)} out" if names else ""
 
 
 # -- caveats -----------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """What a sample costs in other decoders: a short measurement on the data set's own images, in memory.
 
 Run once after the arms, in its own threads, for about PROBE_S seconds; longer where images take long to decode. The
-advice "another decoder", "another loader" and "more workers" predicts its gain from these facts.
+advice "another decoder", "another loader", "decode at a smaller scale" and "more workers" predicts its gain from these
+facts.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from statistics import median
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torchvision.transforms import RandomResizedCrop
 
@@ -31,13 +33,17 @@ from loaderbench.loaders.samples import make_decoder, output_shape, read_file, s
 from loaderbench.loaders.torch_dataset import TORCH_TYPES
 from loaderbench.loaders.torchvision_samples import compose, generator_kept, seed_for
 from loaderbench.loaders.transform import Normalizer, SampleRandom, infer_geometry, train_geometry
-from loaderbench.recording.facts import DecoderProbe, PrepProbe
+from loaderbench.recording.facts import DecoderProbe, PrepProbe, ScaleProbe
 
 PROBE_S = 0.6
 ALONE_FRACTION = 0.5
 """Fraction of PROBE_S for one thread alone; the rest is for all processors at once."""
 NUM_IMAGES, MIN_IMAGES = 32, 4
 HANDOVER_IMAGES = 16
+SCALES_S = 0.3
+"""Seconds of making samples with and without `--decode-scale auto`, for each decoder that takes it."""
+SCALE = "scale"
+"""The decoder's option that `--decode-scale` sets."""
 
 
 def probe_preparation(context: LoaderContext, num_cpus: int, until_s: float = math.inf) -> PrepProbe:
@@ -49,17 +55,19 @@ def probe_preparation(context: LoaderContext, num_cpus: int, until_s: float = ma
     Finished samples are written into memory that is `shared` (as a worker process hands batches over), `private`
     (fresh each time) or `reused`.
     """
-    images = context.images
-    chosen = np.random.default_rng(context.seed).permutation(len(images))[:NUM_IMAGES].tolist()
-    encoded = [(index, read_file(images.path(index))) for index in chosen]
+    encoded = _some_files(context)
     probes = {name: _Probe(context, decoder) for name, decoder in _decoders(context).items()}
     decoders: dict[str, DecoderProbe] = {}
     handover_s: dict[str, dict[str, float]] = {}
     stack_s: dict[str, dict[str, float]] = {}
+    scales: dict[str, ScaleProbe] = {}
     good: list[tuple[int, bytes]] = []
 
     def alone() -> None:
         decoders.update(_alone(probes, encoded, good, until_s))
+        for name in decoders:
+            if plugins.DECODERS.find(name).traits.scales:
+                scales[name] = _compare_scales(context, name, encoded, until_s)
         shape = output_shape(context)
         handover_s.update({output: _handover_s(shape, output) for output in OUTPUTS})
         if any(one.as_torchvision_s for one in decoders.values()):
@@ -77,7 +85,19 @@ def probe_preparation(context: LoaderContext, num_cpus: int, until_s: float = ma
     finally:
         # Threads that start later inherit this setting: restore it.
         torch.set_num_threads(num_threads)
-    return PrepProbe(num_cpus, decoders, handover_s, stack_s)
+    return PrepProbe(num_cpus, decoders, handover_s, stack_s, scales)
+
+
+def compare_scales(context: LoaderContext) -> ScaleProbe:
+    """The data set's own samples in the case's decoder, which takes `--decode-scale`, with it and without."""
+    return _compare_scales(context, context.decoder or "", _some_files(context), math.inf)
+
+
+def _some_files(context: LoaderContext) -> list[tuple[int, bytes]]:
+    """(index, bytes) of NUM_IMAGES of the images, or of all."""
+    images = context.images
+    chosen = np.random.default_rng(context.seed).permutation(len(images))[:NUM_IMAGES].tolist()
+    return [(index, read_file(images.path(index))) for index in chosen]
 
 
 def image_seconds(context: LoaderContext) -> float | None:
@@ -92,15 +112,18 @@ def image_seconds(context: LoaderContext) -> float | None:
 
 
 def _decoders(context: LoaderContext) -> dict[str, Decoder]:
-    """The case's decoder and the others that are available here."""
+    """The case's decoder and the others that are available here; those that can scale do so where the case does."""
     found: dict[str, Decoder] = {}
+    own_traits = plugins.DECODERS.known().get(context.decoder or "")
+    takes_scale = own_traits is not None and own_traits.scales
+    scale = {key: value for key, value in context.decoder_options.items() if takes_scale and key == SCALE}
     for name, traits in plugins.DECODERS.known().items():
         own = name == context.decoder
         if not set(context.images.formats) <= set(traits.formats):
             continue
         if not own and traits.probed_as in found and not set(traits.needs.packages) & set(sys.modules):
             continue
-        options = context.decoder_options if own else {}
+        options = context.decoder_options if own else scale if traits.scales else {}
         try:
             found[name] = make_decoder(replace(context, decoder=name, decoder_options=options), name)
         except (UnavailableError, ConfigError):
@@ -116,6 +139,11 @@ class _Probe:
         shape = output_shape(context)
         self._scratch = np.empty((*shape, 3), dtype=np.uint8)
         self._filler = slot_filler(decoder, context, shape)
+
+    @property
+    def made(self) -> NDArray[np.uint8]:
+        """The pixels of the image that `make` made last."""
+        return self._scratch
 
     @property
     def pil_decoder(self) -> PilDecoder | None:
@@ -238,6 +266,31 @@ def _alone(
         )
         for name, kept in seconds.items()
     }
+
+
+def _compare_scales(
+    context: LoaderContext, name: str, encoded: Sequence[tuple[int, bytes]], until_s: float
+) -> ScaleProbe:
+    """Each sample in turn with and without scaling, the first one untimed before; empty where none can be decoded."""
+    options = context.decoder_options if name == context.decoder else {}
+    off, auto = (
+        _Probe(context, make_decoder(replace(context, decoder=name, decoder_options={**options, SCALE: scale}), name))
+        for scale in ("off", "auto")
+    )
+    rows: list[tuple[float, float, float]] = []
+    deadline = time.perf_counter() + SCALES_S
+    for number, one in enumerate([*encoded[:1], *encoded]):
+        now_s = time.perf_counter()
+        if (len(rows) >= MIN_IMAGES and now_s > deadline) or (rows and now_s > until_s):
+            break
+        try:
+            seconds = off.make(*one), auto.make(*one)
+        except DecodeError:
+            continue  # the loader counts and names it
+        if number or time.perf_counter() > until_s:
+            rows.append((*seconds, float(np.abs(off.made.astype(np.int16) - auto.made).mean())))
+    off_s, auto_s, difference = zip(*rows, strict=True) if rows else ((), (), ())
+    return ScaleProbe(off_s, auto_s, difference)
 
 
 def _on_all_cpus(

@@ -34,6 +34,7 @@ from loaderbench.recording.facts import (
     PrepProbe,
     RamCopyFacts,
     Run,
+    ScaleProbe,
     Segment,
 )
 from loaderbench.recording.record import Advice, Stalls, StorageFigures, StorageSlowness
@@ -258,6 +259,116 @@ def test_samples_that_go_straight_into_their_batch_are_not_advised_to(changed: d
 def test_a_run_of_a_version_without_them_is_not_advised_to_what_it_did() -> None:
     found = advice(Pipeline(device=0.030, decode=0.150, workers=2), prep_probe=make_prep_probe(pillow=0.0010))
     assert "direct_samples" not in [one.code for one in found]
+
+
+def probe_of_scales(off_s: float, auto_s: float, difference: Sequence[float], **image_s: float) -> PrepProbe:
+    """libjpeg takes so long for a sample with and without scaling; the other decoders cannot."""
+    scales = ScaleProbe((off_s,) * len(difference), (auto_s,) * len(difference), tuple(difference))
+    return replace(make_prep_probe(libjpeg=off_s, **image_s), scales={"libjpeg": scales})
+
+
+DIFFERENCE = (0.0, 1.0, 2.0, 5.0)
+
+
+@pytest.mark.parametrize("loader", ["multiprocess", "threaded", "torchdata"])
+def test_a_smaller_scale_by_its_measured_cost_and_with_what_it_changes(loader: str) -> None:
+    # given a loader of whatever hand-over, whose decoder takes 1.5 ms, and half of that where it scales
+    slow, costs = Pipeline(device=0.030, decode=0.150, workers=2), probe_of_scales(0.0015, 0.00075, DIFFERENCE)
+    asked = simulated(slow, prep_probe=costs, loader=loader, decoder="libjpeg", decode_scale="off")
+    assert asked.recording is not None
+    traits = make_loader(traits=LOADERS.built_in[loader].traits)
+    asked.recording.facts = replace(asked.recording.facts, loader=traits)
+    found = advice_on(asked)
+    assert predicted(found, decode_scale="auto") == pytest.approx(gain(slow, decode=0.075), rel=0.03)
+    (one,) = [one for one in found if one.change == {"decode_scale": "auto"}]
+    assert one.details == {"mean": 2.0, "most": 5.0, "scaled_fraction": 0.75, "num_samples": 4}
+    for told in ("--decode-scale auto", "2.00 of 255", "5.00 in the most changed of 4 samples", "75%"):
+        assert told in one.action
+
+
+def test_a_decoder_that_cannot_scale_is_changed_with_it() -> None:
+    slow = Pipeline(device=0.030, decode=0.200, workers=2)
+    found = advice(slow, prep_probe=probe_of_scales(0.0010, 0.0005, DIFFERENCE, pillow=0.0020))
+    assert predicted(found, decoder="libjpeg") == pytest.approx(gain(slow, decode=0.100), rel=0.03)
+    both = {"decoder": "libjpeg", "decode_scale": "auto"}
+    assert predicted(found, **both) == pytest.approx(gain(slow, decode=0.050), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("decode_scale", "auto_s"),
+    [("off", 0.00148), ("auto", 0.0005)],
+    ids=["it gives next to nothing", "the run decodes so already"],
+)
+def test_a_smaller_scale_is_not_advised_where_it_gives_nothing(decode_scale: str, auto_s: float) -> None:
+    found = advice(
+        Pipeline(device=0.030, decode=0.150, workers=2), prep_probe=probe_of_scales(0.0015, auto_s, (0.0,)),
+        decoder="libjpeg", decode_scale=decode_scale,
+    )  # fmt: skip
+    assert "scaled_decode" not in [one.code for one in found]
+
+
+def test_threads_with_their_own_decoder_are_known_to_prepare_what_they_did() -> None:
+    # given a probe that beside other work saw all processors decode a third of what the run did
+    slow, costs = Pipeline(device=0.030, decode=0.150, workers=2), probe_of_scales(0.0015, 0.00075, DIFFERENCE)
+    held = replace(costs.decoders["libjpeg"], all_cpus_rate=64 / 0.075 / 3)
+    asked = simulated(
+        slow, prep_probe=replace(costs, decoders={"libjpeg": held}), loader="threaded", decoder="libjpeg",
+        decode_scale="off",
+    )  # fmt: skip
+    assert asked.recording is not None
+    traits = make_loader(traits=LOADERS.built_in["threaded"].traits)
+    asked.recording.facts = replace(asked.recording.facts, loader=traits)
+    assert predicted(advice_on(asked), decode_scale="auto") == pytest.approx(gain(slow, decode=0.075), rel=0.03)
+
+
+# -- what a change keeps of the run's options ---------------------------------------------------------------
+
+
+def changes(**asked: Any) -> dict[str, dict[str, Any]]:
+    """Code → change of the advice on a run with these options, which two processors and its decoder slow down."""
+    workers = 0 if asked["loader"] == "serial" else 2
+    pipeline = Pipeline(device=0.010, issue=0.001, decode=0.200, workers=workers)
+    costs = probe_of_scales(0.0010, 0.0005, DIFFERENCE, pillow=0.0020, turbojpeg=0.0004)
+    if asked["decoder"] == "libjpeg":
+        del cast(dict[str, Any], costs.decoders)["turbojpeg"]
+    handed = {one: {**NOTHING, "shared": 0.0005, "private": 0.0005} for one in PIXEL_BYTES}
+    given = simulated(pipeline, prep_probe=replace(costs, handover_s=handed), **asked)
+    assert given.recording is not None
+    traits = make_loader(traits=LOADERS.built_in[asked["loader"]].traits)
+    given.recording.facts = replace(given.recording.facts, loader=traits)
+    return {str(one.code): dict(one.change or {}) for one in advice_on(given)}
+
+
+def test_another_loader_keeps_the_scale_and_the_options_that_it_takes() -> None:
+    scaled: dict[str, Any] = {"decoder": "libjpeg", "decode_scale": "auto"}
+    # given --decode-scale auto, threads keep it: their own decoder scales
+    threads = changes(loader="multiprocess", **scaled)["decode_in_threads"]
+    assert threads["decoder"] == "libjpeg" and "decode_scale" not in threads
+    # given --loader-option samples=direct, worker processes keep it, and threads do not know it
+    direct: dict[str, Any] = {"loader_options": {"samples": "direct"}, "decoder": "pillow"}
+    assert "loader_options" not in changes(loader="serial", **direct)["parallel_loader"]
+    assert changes(loader="multiprocess", **direct)["decode_in_threads"]["loader_options"] == {}
+    # given options that no trait names, no other loader gets them
+    own: dict[str, Any] = {"loader_options": {"own": "1"}, "decoder": "pillow"}
+    assert changes(loader="serial", **own)["parallel_loader"]["loader_options"] == {}
+
+
+def test_the_decoder_s_options_stay_with_it() -> None:
+    resized: dict[str, Any] = {"decoder": "libjpeg", "decode_scale": "off", "decoder_options": {"own": "1"}}
+    assert "decoder_options" not in changes(loader="multiprocess", **resized)["decode_in_threads"]
+    pillows = changes(loader="multiprocess", decoder="pillow", decoder_options={"own": "1"})
+    assert pillows["other_decoder"] == {"decoder": "turbojpeg", "decoder_options": {}}
+    assert pillows["decode_in_threads"]["decoder_options"] == {}
+
+
+def test_what_another_decoder_cannot_do_is_said() -> None:
+    asked = simulated(
+        Pipeline(device=0.010, decode=0.200, workers=2), decoder="libjpeg", decode_scale="auto",
+        decoder_options={"own": "1"}, prep_probe=make_prep_probe(libjpeg=0.002, turbojpeg=0.001),
+    )  # fmt: skip
+    (other,) = [one for one in advice_on(asked) if one.code == "other_decoder"]
+    assert other.change == {"decoder": "turbojpeg", "decoder_options": {}, "decode_scale": None}
+    assert other.action.endswith("; leave --decoder-option own and --decode-scale out")
 
 
 def test_uint8_copies_a_quarter() -> None:

@@ -282,6 +282,12 @@ ADVICE: Mapping[str, Sequence[tuple[Details | None, Details]]] = {
     "more_threads": [({"workers": 8}, {})],
     "other_decoder": [({"decoder": "turbojpeg", "decoder_options": {}, "decode_scale": None}, {})],
     "direct_samples": [({"loader_options": {"samples": "direct"}}, {})],
+    "scaled_decode": [
+        (
+            {"decoder": "libjpeg", "decode_scale": "auto"},
+            {"mean": 0.84, "most": 2.8, "scaled_fraction": 0.9, "num_samples": 19},
+        ),
+    ],
     "uint8_for_prep": [({"output": "uint8"}, {})],
     "smaller_images": [(None, {"resolution": 256})],
     "free_processors": [(None, {})],

@@ -10,10 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from pictures import write_tree
+from PIL import Image
 
+from loaderbench import plugins
+from loaderbench.decoders.base import Decoder
 from loaderbench.images.index import index_images
 from loaderbench.loaders.base import LoaderContext
-from loaderbench.running.prep_probe import MIN_IMAGES, image_seconds, probe_preparation
+from loaderbench.loaders.samples import make_decoder
+from loaderbench.running import prep_probe
+from loaderbench.running.prep_probe import MIN_IMAGES, compare_scales, image_seconds, probe_preparation
 from loaderbench.selftest.injections import Injection
 
 
@@ -58,6 +65,67 @@ def test_only_the_case_s_own_decoder_of_pil_images_is_timed_in_torchvisions_way(
     assert not facts.stack_s
 
 
+def differences_by_draft(root: Path, side: int) -> list[float]:
+    """Of each picture, resized and cut as torchvision's evaluation does, what Pillow's own scaled decoding changes."""
+    short = round(side * 256 / 224)
+    left = round((short - side) / 2)
+
+    def sample(path: Path, *, scaled: bool) -> NDArray[np.int16]:
+        with Image.open(path) as image:
+            if scaled:
+                image.draft("RGB", (short, short))
+            resized = image.resize((short, short), Image.Resampling.BILINEAR)
+        return np.asarray(resized.crop((left, left, left + side, left + side)), dtype=np.int16)
+
+    paths = sorted(root.rglob("*.jpg"))
+    return [float(np.abs(sample(one, scaled=True) - sample(one, scaled=False)).mean()) for one in paths]
+
+
+@pytest.mark.skipif(plugins.missing(plugins.DECODERS.built_in["libjpeg"].traits.needs) is not None, reason="no libjpeg")
+def test_what_a_smaller_scale_changes_is_measured_on_the_data_set_s_own_pictures(
+    context: LoaderContext, tmp_path: Path, photographs: list[NDArray[np.uint8]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given pictures of 384 pixels, of which an eighth and a quarter are enough
+    monkeypatch.setattr(prep_probe, "SCALES_S", 600.0)
+    write_tree(tmp_path, photographs, [(384, 384)] * 8)
+    for side in (32, 64):
+        asked = replace(context, images=index_images(str(tmp_path)), mode="infer", input_size=side)
+        facts = probe_preparation(asked, 1)
+        # then only the decoder that scales was tried, and differs as Pillow does
+        assert set(facts.scales) == {"libjpeg"}
+        found = facts.scales["libjpeg"]
+        assert len(found.off_s) == len(found.auto_s) == 8 and min(*found.off_s, *found.auto_s) > 0
+        assert sorted(found.difference) == pytest.approx(sorted(differences_by_draft(tmp_path, side)), abs=0.3)
+        assert np.mean(found.difference) > 1.0
+        assert sum(found.auto_s) < sum(found.off_s)
+        # and the case's own decoder is asked the same alone
+        alone = compare_scales(replace(asked, decoder="libjpeg", decoder_options={"scale": "auto"}))
+        assert alone.difference == found.difference
+    # and pictures too small for it are the same
+    small = probe_preparation(replace(asked, input_size=224), 1).scales["libjpeg"]
+    assert set(small.difference) == {0.0}
+
+
+def test_a_decoder_that_scales_is_timed_at_the_scale_of_the_case(
+    context: LoaderContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given two decoders that scale, of which the case uses the one
+    both = dict.fromkeys(("pillow", "turbojpeg"), plugins.DECODERS.built_in["libjpeg"])
+    monkeypatch.setattr(plugins, "DECODERS", replace(plugins.DECODERS, built_in=both))
+    made: list[tuple[str, object]] = []
+
+    def make(asked: LoaderContext, default: str) -> Decoder:
+        made.append((str(asked.decoder), asked.decoder_options.get("scale")))
+        return make_decoder(asked, default)
+
+    monkeypatch.setattr(prep_probe, "make_decoder", make)
+    probe_preparation(replace(context, decoder_options={"scale": "auto"}), 1)
+    assert made[:2] == [("pillow", "auto"), ("turbojpeg", "auto")]
+    made.clear()
+    probe_preparation(context, 1)
+    assert made[:2] == [("pillow", None), ("turbojpeg", None)]
+
+
 def test_what_is_built_into_decoding_is_seen_in_every_decoder(context: LoaderContext) -> None:
     slowed = replace(context, slowdown=Injection(decode_burn_s=0.004))
     facts = probe_preparation(slowed, 1)
@@ -68,6 +136,7 @@ def test_what_is_built_into_decoding_is_seen_in_every_decoder(context: LoaderCon
 def test_one_image_in_each_decoder_is_enough_behind_the_time(context: LoaderContext) -> None:
     facts = probe_preparation(context, 2, time.perf_counter())
     assert {"pillow", "turbojpeg"} <= set(facts.decoders)
+    assert all(len(one.auto_s) == 1 for one in facts.scales.values())
     for one in facts.decoders.values():
         assert len(one.image_s) == 1 and one.image_s[0] > 0
         assert one.all_cpus_image_s is None and one.all_cpus_rate is None
