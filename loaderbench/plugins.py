@@ -233,7 +233,11 @@ DECODERS: Table[DecoderTraits] = Table(
         "pillow": _decoder(
             "pillow",
             DecoderTraits(
-                rank=60, formats=FORMATS, example=examples.PILLOW, needs=Needs(("pillow",), "pip install pillow")
+                rank=60,
+                formats=FORMATS,
+                gives_pil=True,
+                example=examples.PILLOW,
+                needs=Needs(("pillow",), "pip install pillow"),
             ),
         ),
         "turbojpeg": _decoder(
@@ -267,6 +271,7 @@ DECODERS: Table[DecoderTraits] = Table(
             DecoderTraits(
                 rank=50,
                 formats=FORMATS,
+                gives_pil=True,
                 example=examples.PILLOW,
                 prefix="pillow-simd",
                 needs=Needs(

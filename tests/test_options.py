@@ -74,8 +74,8 @@ def test_measuring_commands_take_the_options_by_their_names(name: str) -> None:
         "sweep": set(),
         "compare": {"decode_scale", "io_threads", "buffer_ratio", "repeats"},
         "tune": {
-            "arms", "steps", "duration", "ci_target", "max_bytes", "warmup", "repeats", "kernels", "decode_scale",
-            "io_threads", "buffer_ratio", "loader_option", "decoder_option", "loss_scale",
+            "arms", "steps", "duration", "ci_target", "max_bytes", "warmup", "repeats", "kernels", "io_threads",
+            "buffer_ratio", "loader_option", "decoder_option", "loss_scale",
         },
     }[name]  # fmt: skip
     assert {flag_of(option) for option in NAMES} & flags == {flag_of(option) for option in set(NAMES) - left_out}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from loaderbench.analysis.advice import SCALED
 from loaderbench.analysis.comparison import rate_of_runs, rates, ratio_of
+from loaderbench.analysis.pixels import pixel_difference
 from loaderbench.recording.record import Estimate, RunRecord
 from loaderbench.recording.studies import Final, Finalist, TrialRates, TuneFacts, Tuning
 
@@ -21,6 +23,9 @@ def tuned(facts: TuneFacts, records: Records) -> Tuning:
     winner, rate = ranked[0] if ranked else (None, None)
     default = next((final for final in facts.finals if final.is_default), None)
     second = ranked[1][0] if len(ranked) > 1 else None
+    scaled = winner is not None and winner.case.feed.decode_scale == SCALED
+    scales = facts.scales.get(winner.case.feed.decoder or "") if winner is not None and scaled else None
+    pixels = None if scales is None else pixel_difference(scales)
     return Tuning(
         winner=None if winner is None else winner.case,
         rate=rate,
@@ -44,6 +49,8 @@ def tuned(facts: TuneFacts, records: Records) -> Tuning:
             )
             for final in facts.finals
         ),
+        pixels=pixels,
+        no_pixels=facts.no_scales or "no sample could be compared" if scaled and pixels is None else None,
     )
 
 

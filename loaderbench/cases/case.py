@@ -46,6 +46,8 @@ def flags(change: Change) -> str:
         option = "--" + name.replace("_", "-")
         if isinstance(value, Mapping):  # --loader-option KEY=VALUE, once for each
             parts += [f"{option.removesuffix('s')} {key}={one}" for key, one in value.items()]
+        elif isinstance(value, bool):
+            parts.append(option if value else f"--no-{option.removeprefix('--')}")
         elif value is not None:
             parts.append(f"{option} {value}")
     return " ".join(parts)
@@ -112,6 +114,8 @@ class Feed:
             "output": self.output,
             "workers": self.workers,
             "prefetch": self.prefetch,
+            "decode_scale": self.decode_scale,
+            "loader_options": self.loader_options,
         }
 
     @property

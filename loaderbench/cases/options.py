@@ -436,8 +436,8 @@ def group(kind: type[G], given: Mapping[str, object]) -> G:
 
 LEFT_OUT: Mapping[str, tuple[str, ...]] = {
     "tune": (
-        "arms", "steps", "duration", "ci_target", "max_bytes", "warmup", "repeats", "kernels",
-        "decode_scale", "io_threads", "buffer_ratio", "loader_option", "decoder_option", "loss_scale",
+        "arms", "steps", "duration", "ci_target", "max_bytes", "warmup", "repeats", "kernels", "io_threads",
+         "buffer_ratio", "loader_option", "decoder_option", "loss_scale",
     ),
     "compare": ("decode_scale", "io_threads", "buffer_ratio", "repeats"),
 }  # fmt: skip

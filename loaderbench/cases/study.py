@@ -21,13 +21,15 @@ from loaderbench.cases.case import (
     PRECISIONS,
     SHORT_RUN_STEPS,
     Case,
+    Change,
     DecodeScale,
     Effort,
     Feed,
+    FieldValue,
     Step,
     Subject,
 )
-from loaderbench.cases.options import GROUPS, LARGEST, NAMES, is_count, read
+from loaderbench.cases.options import GROUPS, LARGEST, NAMES, EffortOptions, StepOptions, is_count, read
 from loaderbench.cases.toml import read_toml
 from loaderbench.cases.traits import DecoderChoice, LoaderChoice
 from loaderbench.errors import ConfigError
@@ -388,6 +390,20 @@ def _loader_options(request: StudyRequest, loader: LoaderChoice) -> dict[str, st
     if request.io_threads is not None and loader.traits.reads_ahead:
         options["io_threads"] = str(request.io_threads)
     return options
+
+
+def other_options(case: Case) -> Change:
+    """What `run` is to be told of a case besides its feed, so that it measures it again: options without defaults of
+    their own, and what differs from a default."""
+    step, effort = case.step, case.effort
+    given: dict[str, FieldValue] = {
+        "model": step.model, "mode": step.mode, "batch_size": step.batch_size, "input_size": step.input_size or "full",
+        "overlap": step.overlap, "seed": effort.seed, "max_failures": effort.max_failure_fraction,
+    }  # fmt: skip
+    usual = {**vars(StepOptions()), **vars(EffortOptions())}
+    usual |= {name: one[0] for name, one in usual.items() if isinstance(one, tuple)}
+    changed = {name: value for name, value in given.items() if value != usual[name]}
+    return {"cache": case.subject.cache, "device": step.device, "precision": step.precision, **changed}
 
 
 def expected_seconds(case: Case) -> float:

@@ -99,6 +99,9 @@ class DecoderTraits:
     """Kinds of images that it reads."""
     scales: bool = False
     """It takes `--decode-scale`."""
+    gives_pil: bool = False
+    """Its pixels are PIL images: a loader that is `as_torchvision` makes batches of them as torchvision's users get
+    them."""
     example: str | None = None
     """How a training script uses it: Python that defines `decode(path)`."""
     prefix: str | None = None

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @with_options(
     without=LEFT_OUT["tune"],
     loader=Changed(help="Loaders to search, comma separated  [default: all that are installed]"),
+    decode_scale=Changed(help="off: search at full size only; auto: with scaled decoding only  [default: search both]"),
     decoder=Changed(help="Decoders to search, comma separated  [default: all that are installed]"),
     workers=Changed(help="Numbers to search, comma separated  [default: half, all, twice the CPUs]"),
     prefetch=Changed(Numbers((2, 4)), "Numbers to search, comma separated"),

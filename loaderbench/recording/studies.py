@@ -17,7 +17,15 @@ from loaderbench.cases.case import CacheState, Case, Change
 from loaderbench.plain import Json
 from loaderbench.recording.capacity import Capacity, CapacityFacts
 from loaderbench.recording.caveats import Caveat, Reason
-from loaderbench.recording.facts import DeviceFacts, Environment, Failure, MemoryFacts, Status, WorkloadFacts
+from loaderbench.recording.facts import (
+    DeviceFacts,
+    Environment,
+    Failure,
+    MemoryFacts,
+    ScaleProbe,
+    Status,
+    WorkloadFacts,
+)
 from loaderbench.recording.forecast import Forecast, ForecastFacts
 from loaderbench.recording.model_io import IoFacts, ModelIo
 from loaderbench.recording.model_layers import LayersFacts, LayersResult
@@ -33,6 +41,7 @@ from loaderbench.recording.record import (
     Estimate,
     GapClass,
     GapShare,
+    PixelDifference,
     Range,
     RunRecord,
     Share,
@@ -345,6 +354,10 @@ class TuneFacts:
     """Of one setting for all that differ in the prefetch alone."""
     untried: tuple[Change, ...] = ()
     """Settings that were neither measured nor failed."""
+    scales: Mapping[str, ScaleProbe] = field(default_factory=dict)
+    """Of the decoders of finalists with `--decode-scale auto`."""
+    no_scales: str | None = None
+    """Why that of one is missing."""
 
 
 @dataclass(frozen=True)
@@ -375,6 +388,9 @@ class Tuning:
     over_second: Estimate | None
     trials: tuple[TrialRates, ...]
     finalists: tuple[Finalist, ...]
+    pixels: PixelDifference | None = None
+    """What the winner's `--decode-scale auto` changes; None where it has none, or `no_pixels` says why."""
+    no_pixels: str | None = None
 
 
 # -- selftest --------------------------------------------------------------------------------------------

@@ -53,6 +53,7 @@ from loaderbench.reporting.study import (
     flip_line,
     gap_lines,
     knee_line,
+    pixels_line,
     short_run_lines,
     winner_line,
 )
@@ -515,6 +516,7 @@ def _tuning_part(study: StudyRecord, by_id: Mapping[str, RunRecord], number: int
         for one in ranked
     ]
     gain = "" if tuning.over_default is None else f" It is {fmt.speedup(tuning.over_default)} the default's rate."
+    gain += f" {pixels_line(tuning)}." if pixels_line(tuning) else ""
     return [
         Part(
             name=f"tuning{number}",

@@ -25,6 +25,8 @@ def _decode(feed: Feed) -> str | None:
     loader, decoder = plugins.LOADERS.known().get(feed.loader), plugins.DECODERS.known().get(feed.decoder or "")
     if loader is None or decoder is None or not loader.is_data_loader or decoder.example is None:
         return None
+    if feed.loader_options or feed.decoder_options:
+        return None
     if decoder.prefix is None:
         return decoder.example
     return f"\n# in a process that has {decoder.prefix}: PYTHONPATH={folder(decoder.prefix)}{decoder.example}"

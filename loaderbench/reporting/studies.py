@@ -112,6 +112,8 @@ def _tuning(facts: TuneFacts, tuning: Tuning) -> JsonObject:
         "rate": plain.to_json(tuning.rate),
         "over_default": plain.to_json(tuning.over_default),
         "over_second": plain.to_json(tuning.over_second),
+        "pixels": plain.to_json(tuning.pixels),
+        "no_pixels": tuning.no_pixels,
         "num_settings": facts.num_settings,
         "trials": trials,
         "finalists": finalists,

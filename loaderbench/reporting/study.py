@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loaderbench.analysis.study import fastest, summarize, told_apart
-from loaderbench.cases.case import Change
+from loaderbench.cases.case import Change, FieldValue
+from loaderbench.cases.study import other_options
 from loaderbench.recording.record import Estimate, RunRecord
 from loaderbench.recording.studies import Finalist, Flip, Knee, Row, Sweep, TuneFacts, Tuning
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, print_rows, styled
 from loaderbench.reporting.format import MISSING, NOT_MEASURED
-from loaderbench.reporting.words import flags
+from loaderbench.reporting.words import changed_pixels, flags
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -203,13 +204,14 @@ def print_tuning(tuning: Tuning, facts: TuneFacts, code: str, console: Console |
                 f"{len(tuning.trials)} of {facts.num_settings} settings in {rungs}{alone}",
             ),
             ("took", f"{fmt.duration(facts.spent_s)} of {fmt.duration(facts.budget_s)}"),
+            *([("pixels", pixels_line(tuning))] if pixels_line(tuning) else []),
         ],
     )
     table = plain_table()
-    for title in ("loader", "decoder", "output", "workers", "prefetch", "images/s", ""):
+    for title in ("loader", "decoder", "output", "workers", "prefetch", "scale", "options", "images/s", ""):
         table.add_column(title, justify="right" if title in ("workers", "prefetch", "images/s") else "left")
     for finalist in tuning.finalists:
-        values = (str(value or MISSING) for value in finalist.case.feed.setting.values())
+        values = (_cell(value) for value in finalist.case.feed.setting.values())
         default = "default" if finalist.is_default else ""
         table.add_row(*(styled(cell) for cell in (*values, fmt.plus_minus_percent(finalist.rate), default)))
     console.print()
@@ -229,11 +231,26 @@ def print_tuning(tuning: Tuning, facts: TuneFacts, code: str, console: Console |
     failed += [f"{_named(one)}: {one.failure}" for one in tuning.finalists if one.failure]
     print_bullets(console, "Not measured", list(dict.fromkeys(map(fmt.clean, failed))))
     if code and tuning.winner is not None:
-        again = f"loaderbench run {shlex.quote(tuning.winner.subject.dataset)} {flags(tuning.winner.feed.setting)}"
+        asked = flags({**tuning.winner.feed.setting, **other_options(tuning.winner)})
+        again = f"loaderbench run {shlex.quote(tuning.winner.subject.dataset)} {asked}"
         console.print(styled("\nThe same again:\n", "bold"))
         console.print(styled(again), soft_wrap=True)
         console.print(styled("\nIn a training script:\n", "bold"))
         console.print(styled(code), soft_wrap=True)
+
+
+def _cell(value: FieldValue) -> str:
+    if isinstance(value, Mapping):
+        value = " ".join(f"{key}={one}" for key, one in value.items())
+    return str(value or MISSING)
+
+
+def pixels_line(tuning: Tuning) -> str:
+    """What the winner's `--decode-scale auto` changes, and how to search without it; empty where it has none."""
+    if tuning.pixels is None and tuning.no_pixels is None:
+        return ""
+    known = f"not compared: {tuning.no_pixels}" if tuning.pixels is None else changed_pixels(tuning.pixels)
+    return f"--decode-scale auto {known}; --decode-scale off searches without it"
 
 
 def winner_line(tuning: Tuning, facts: TuneFacts) -> str:

@@ -15,9 +15,10 @@ from loaderbench.studies.measure import same_machine
 
 MOST_LIKELY = 6
 """Settings that stored runs may put in front of all others."""
-Kind = tuple[str, str | None]
-"""Loader and decoder."""
-SEARCHED = ("loader", "decoder", "output", "workers", "prefetch")
+Kind = tuple[object, ...]
+"""Loader, decoder and how they work: whether large crops are decoded smaller, the loader's options."""
+SEARCHED = ("output", "workers", "prefetch")
+"""What else a search varies."""
 
 
 def likely(cases: Sequence[Case], store: Store) -> list[Case]:
@@ -56,12 +57,9 @@ def _within(case: Case, cases: Sequence[Case]) -> Case | None:
         if getattr(case.feed, name) not in {getattr(one.feed, name) for one in cases}:
             return None
     alike = [one for one in cases if _kind(one) == _kind(case)]
-    if not alike:
+    if not alike or case.feed.decoder_options:
         return None
-    found = alike[0].changed(**{name: getattr(case.feed, name) for name in SEARCHED})
-    same_decode = (case.feed.decode_scale or "off") == (found.feed.decode_scale or "off")
-    plain = not case.feed.loader_options and not case.feed.decoder_options
-    return found if same_decode and plain else None
+    return alike[0].changed(**{name: getattr(case.feed, name) for name in SEARCHED})
 
 
 def fair_order(cases: Sequence[Case], seed: int) -> list[Case]:
@@ -103,7 +101,8 @@ def ranked(cases: Sequence[Case], first: Sequence[Case], screens: Sequence[TuneS
 
 
 def _kind(case: Case) -> Kind:
-    return case.feed.loader, case.feed.decoder
+    feed = case.feed
+    return feed.loader, feed.decoder, feed.decode_scale or "off", tuple(sorted(feed.loader_options.items()))
 
 
 def _without_prefetch(case: Case) -> str:

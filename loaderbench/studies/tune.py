@@ -1,5 +1,8 @@
 """`loaderbench tune`: the best loader, decoder, workers and prefetch for a data set and a device, in a stated time.
 
+A decoder that can decode large crops smaller is tried with that and without, and so is a loader of PIL images with
+samples that go straight into their batch. The first changes pixels: by how much is measured before the finals.
+
 The search begins with what is likeliest (studies/likely.py): settings that stored runs found fast or advised, then
 those whose loader alone is fastest, by a short look at each without a device.
 
@@ -18,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from loaderbench import plugins
+from loaderbench.analysis.advice import DIRECT, SAMPLES, SCALED
 from loaderbench.analysis.comparison import rate_of_runs, rates
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.tuning import tuned
@@ -29,11 +33,11 @@ from loaderbench.cases.study import check_seconds
 from loaderbench.devices.select import is_gpu
 from loaderbench.errors import CaseFailed
 from loaderbench.machine import usable_cpus
-from loaderbench.recording.facts import SCHEMA
+from loaderbench.recording.facts import SCHEMA, ScaleProbe
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store, StudyFolder
 from loaderbench.recording.studies import Final, StudyRecord, TuneFacts, TuneScreen, TuneTrial, Tuning
-from loaderbench.running.jobs.table import SCREEN, ScreenRequest
+from loaderbench.running.jobs.table import COMPARE_SCALES, SCREEN, ScalesRequest, ScreenRequest
 from loaderbench.running.supervisor import JobFailed, KeptChild
 from loaderbench.studies.likely import fair_order, likely, ranked, representatives
 from loaderbench.studies.measure import measure_case, measure_in, quiet
@@ -131,6 +135,8 @@ class Tune:
         self._num_rungs = 0
         self._screens: list[TuneScreen] = []
         self._settings = list(cases)
+        self._scales: dict[str, ScaleProbe] = {}
+        self._no_scales: str | None = None
         self.num_failed = 0
         """Settings that failed when looked at or measured; not those that this machine lacks something for."""
 
@@ -172,6 +178,8 @@ class Tune:
             ),
             screens=tuple(self._screens),
             untried=tuple(case.feed.setting for case in self._untried()),
+            scales=dict(self._scales),
+            no_scales=self._no_scales,
         )
 
     def _untried(self) -> list[Case]:
@@ -250,6 +258,8 @@ class Tune:
                 left = alive[: max(NUM_FINALISTS, math.ceil(len(alive) / 2))]
                 if len(alive) <= NUM_FINALISTS:
                     break
+            self._choose_finalists()
+            self._compare_pixels(kept)
 
     def _screen(self, kept: KeptChild) -> None:
         """A look at each loader alone, until the time for it is up. Not where reading would change what is measured."""
@@ -301,8 +311,8 @@ class Tune:
 
     # -- the finals ----------------------------------------------------------------------------------------
 
-    def _race(self) -> None:
-        """The fastest few and the default take turns as separate runs.
+    def _choose_finalists(self) -> None:
+        """The fastest few and the default.
 
         Raises:
             CaseFailed: no setting could be measured.
@@ -317,6 +327,27 @@ class Tune:
         chosen = [trial.case for trial in ranked[:NUM_FINALISTS]]
         self._finals = [*chosen, *([default] if default.key not in {case.key for case in chosen} else [])]
         self._records = {case.key: [] for case in self._finals}
+
+    def _compare_pixels(self, kept: KeptChild) -> None:
+        """What scaled decoding changes, of the finalists that do it."""
+        for case in self._finals:
+            name = case.feed.decoder or ""
+            if case.feed.decode_scale != SCALED or name in self._scales:
+                continue
+            if plugins.LOADERS.find(case.feed.loader).traits.format is not None:
+                self._no_scales = "the images lie in containers"
+                continue
+            try:
+                self._scales[name] = kept.child(name).ask(COMPARE_SCALES, ScalesRequest(case), quiet)
+            except JobFailed as error:
+                self._count(error)
+                self._no_scales = error.failure.message
+                self._say(f"the pixels of {name} could not be compared: {self._no_scales}")
+                kept.end()
+
+    def _race(self) -> None:
+        """The finalists take turns as separate runs."""
+        default = self._default
         left_s = self._budget_s - (time.monotonic() - self._begun)
         each_s = max(4.0, left_s / (FINAL_ROUNDS * len(self._finals)) - START_S)
         for number in range(FINAL_ROUNDS):
@@ -361,7 +392,8 @@ def plan_tuning(
     request = resolve(options, [dataset], on_note=on_note, progress=progress)
     if options.subject.cache is None and request.cache == "as-is":  # the first to read a file would pay for the others
         request = replace(request, cache="warm")
-    cases = planned(request)
+    cases = [*planned(request)]
+    cases += [case for one in cases for case in _other_ways(one, scaled=options.feed.decode_scale is None)]
     usual = plugins.loader_choice(plugins.DEFAULT_LOADER)
     default = cases[0].changed(
         loader=usual.name, decoder=None if usual.decoder is None else usual.decoder.name, workers=cpus, prefetch=2,
@@ -370,10 +402,30 @@ def plan_tuning(
     return cases, default
 
 
+def _other_ways(case: Case, *, scaled: bool) -> list[Case]:
+    """The case with samples straight into their batch, where its loader makes them as torchvision's users do; and,
+    if `scaled`, with large crops decoded smaller, where its decoder can and the pictures are not known to be too small.
+    """
+    subject, feed, size = case.subject, case.feed, case.step.input_size
+    decoder = None if feed.decoder is None else plugins.DECODERS.find(feed.decoder).traits
+    found = []
+    if decoder is not None and decoder.gives_pil and plugins.LOADERS.find(feed.loader).traits.as_torchvision:
+        found.append(case.changed(loader_options={**feed.loader_options, SAMPLES: DIRECT}))
+    large = size is not None and (subject.resolution is None or subject.resolution >= 2 * size)
+    if scaled and large and decoder is not None and decoder.scales:
+        found.append(case.changed(decode_scale=SCALED))
+    return found
+
+
 def describe(case: Case) -> str:
     """The settings that are searched, in short."""
-    decoder = f"+{case.feed.decoder}" if case.feed.decoder else ""
-    return f"{case.feed.loader}{decoder} {case.feed.output} workers={case.feed.workers} prefetch={case.feed.prefetch}"
+    feed = case.feed
+    decoder = f"+{feed.decoder}" if feed.decoder else ""
+    ways = [f"decode-scale={SCALED}"] if feed.decode_scale == SCALED else []
+    ways += [f"{key}={value}" for key, value in feed.loader_options.items()]
+    return " ".join(
+        [f"{feed.loader}{decoder} {feed.output} workers={feed.workers} prefetch={feed.prefetch}", *ways]
+    )  # fmt: skip
 
 
 def num_that_fit(num: int, seconds: float) -> int:

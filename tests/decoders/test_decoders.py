@@ -22,7 +22,7 @@ from PIL import Image
 from torchvision.transforms.functional import InterpolationMode, hflip, resized_crop
 
 from loaderbench import plugins
-from loaderbench.decoders.base import DecodeError, Decoder, Geometry, read_header
+from loaderbench.decoders.base import DecodeError, Decoder, Geometry, PilDecoder, read_header
 from loaderbench.errors import ConfigError, UnavailableError
 
 DECODERS = ("pillow", "turbojpeg", "torchvision", "libjpeg", "opencv")
@@ -146,6 +146,10 @@ def test_a_decoder_opens_the_formats_that_its_traits_name(decoder: Decoder, kind
     else:
         with pytest.raises(DecodeError, match=r"[Nn]ot a JPEG"):
             decoder.decode(buffer.getvalue())
+
+
+def test_a_decoder_of_pil_images_says_so_in_its_traits(decoder: Decoder) -> None:
+    assert plugins.DECODERS.built_in[decoder.name].traits.gives_pil == isinstance(decoder, PilDecoder)
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK"])

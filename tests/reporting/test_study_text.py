@@ -101,7 +101,7 @@ def test_a_winner_that_was_not_told_apart_says_so() -> None:
     assert "dali: not installed" in text and "loader = make()" in text
     assert "1 of 12 settings in 3 rungs" in text
     again = next(line for line in text.splitlines() if line.startswith("loaderbench run "))
-    assert again.endswith(flags.partition("12: ")[2])  # in one piece, to be copied
+    assert f"{flags.partition('12: ')[2]} --cache" in again  # in one piece, to be copied
     assert max(len(line) for line in text.splitlines() if line != again) <= 80
 
 

@@ -13,11 +13,20 @@ import pytest
 
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
-from loaderbench.recording.facts import CacheFacts, CopyFacts, Failure, Recording, Run
+from loaderbench.recording.facts import CacheFacts, CopyFacts, Failure, Recording, Run, ScaleProbe
 from loaderbench.recording.progress import Report
 from loaderbench.recording.store import RunFolder
 from loaderbench.recording.studies import AlikeFacts
-from loaderbench.running.jobs.table import MEASURE, SCREEN, Job, Judge, MeasureRequest, ScreenRequest
+from loaderbench.running.jobs.table import (
+    COMPARE_SCALES,
+    MEASURE,
+    SCREEN,
+    Job,
+    Judge,
+    MeasureRequest,
+    ScalesRequest,
+    ScreenRequest,
+)
 from loaderbench.running.supervisor import JobFailed, KeptChild
 from loaderbench.selftest.bench import CPU_MODEL
 from loaderbench.selftest.injections import Injection
@@ -41,6 +50,8 @@ IMAGE_S, DEVICE_S, ISSUE_S = 0.0008, 0.004, 0.0005
 CPU_MODEL_S = 0.05
 """Of the step of the self-test's model on the CPU."""
 LINK_BYTES_PER_S = 50e9
+DIFFERENCE = (0.0, 1.0, 2.0, 5.0)
+"""Of four samples decoded with `--decode-scale auto`."""
 
 PipelineOf = Callable[[Case, Injection], Pipeline]
 
@@ -65,6 +76,7 @@ class Machine:
     def __init__(self, pipeline_of: PipelineOf = injected, before: Callable[[Case], None] = lambda case: None) -> None:
         self.measured: list[Case] = []
         self.screened: list[Case] = []
+        self.compared: list[Case] = []
         self.process = SimpleNamespace(pid=0)
         self.memory_takes = 1.0
         """CPU time of preparing an image that was read from memory ÷ the same from the storage."""
@@ -100,6 +112,10 @@ class Machine:
                 self._before(case)
                 self.screened.append(case)
                 return case.step.batch_size * case.feed.lanes / self._pipeline_of(case, Injection()).decode
+            case (job, ScalesRequest(case=case)) if job == COMPARE_SCALES:
+                self._before(case)
+                self.compared.append(case)
+                return ScaleProbe((0.002,) * 4, (0.001,) * 4, DIFFERENCE)
             case (job, LoaderTimeRequest(case=case, injection=injection)) if job == LOADER_SECONDS:
                 return self._pipeline_of(case, injection or Injection()).decode / case.feed.lanes
             case (job, DeviceTimeRequest(case=case, injection=injection)) if job == DEVICE_SECONDS:

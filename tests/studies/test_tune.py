@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import commands
 import pytest
 from commands import run_script
 from rich.console import Console
 
+from loaderbench import plugins
+from loaderbench.analysis.tuning import tuned as judged_tuning
 from loaderbench.cases.case import Case
 from loaderbench.cases.options import options
+from loaderbench.cases.study import plan
+from loaderbench.commands import run as run_command
 from loaderbench.errors import CaseFailed
 from loaderbench.machine import environment
 from loaderbench.recording.facts import Failure
-from loaderbench.recording.record import Advice, Estimate, Verdict
+from loaderbench.recording.record import Advice, Estimate, PixelDifference, Verdict
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import StudyRecord, TuneFacts, TuneScreen, Tuning
 from loaderbench.reporting.snippet import snippet
-from loaderbench.reporting.studies import print_findings
+from loaderbench.reporting.studies import as_json, print_findings
 from loaderbench.running.supervisor import JobFailed
 from loaderbench.selftest.injections import Injection
 from loaderbench.studies.again import records_of
 from loaderbench.studies.likely import fair_order, likely, ranked, representatives
 from loaderbench.studies.measure import measure_case, unwatched
+from loaderbench.studies.request import resolve
 from loaderbench.studies.tune import Tune, _search_s, describe, num_that_fit, plan_tuning
 from tests.analysis.simulate import Pipeline
 from tests.made import make_case, make_estimate, make_record
@@ -386,7 +393,8 @@ def test_the_smallest_budget_searches_and_keeps_everything(
     assert len(found["finalists"]) in (2, 3) and found["winner"]["loader"] in ("serial", "threaded", "multiprocess")
     assert {run for final in found["finalists"] for run in final["run_ids"]} == set(study.runs)
     assert found["rate"]["n"] == 3 and "--loader" in found["flags"] and found["snippet"]
-    assert len(study.own_runs) == sum(len(trial["rates"]) for trial in found["trials"]) == 2
+    # serial with Pillow, the same with samples straight into their batch, threaded with Pillow
+    assert found["num_settings"] == 3 and len(study.own_runs) == sum(len(trial["rates"]) for trial in found["trials"])
     assert list(temporary.iterdir()) == []
 
 
@@ -398,3 +406,144 @@ def test_the_default_is_what_a_user_of_pytorch_has_whatever_the_order(seed: int,
     feed = default.feed
     assert (feed.loader, feed.decoder, feed.decode_scale, feed.output) == ("multiprocess", "pillow", None, "float32")
     assert (feed.loader_options, feed.decoder_options) == ({}, {})
+
+
+# -- ways of a decoder and a loader ------------------------------------------------------------------------------
+
+SCALED = [BASE.changed(decoder="libjpeg", decode_scale=scale, workers=workers, prefetch=2)
+          for scale in ("off", "auto") for workers in (1, 2)]  # fmt: skip
+needs_libjpeg = pytest.mark.skipif(
+    plugins.missing(plugins.DECODERS.built_in["libjpeg"].traits.needs) is not None, reason="libjpeg cannot be built"
+)
+
+
+@needs_libjpeg
+@pytest.mark.parametrize(
+    ("size", "decode_scale", "scales"),
+    [(32, None, {"off", "auto"}), (32, "off", {"off"}), (32, "auto", {"auto"}), (64, None, {"off"})],
+    ids=["large pictures", "refused", "nothing else", "small pictures"],
+)
+def test_every_way_of_a_decoder_and_a_loader_is_a_setting(
+    size: int, decode_scale: str | None, scales: set[str], small_set: Path
+) -> None:
+    asked = options(
+        {
+            "res": 96, "loader": "multiprocess,threaded", "decoder": "pillow,libjpeg", "workers": 1, "prefetch": 2,
+            "device": "emulated", "input_size": size, "decode_scale": decode_scale,
+        },
+        of="tune",
+    )  # fmt: skip
+    cases, _ = plan_tuning(asked, (str(small_set), 96), on_note=lambda line: None, progress=lambda done, of: None)
+    pillows = {("multiprocess", ""), ("multiprocess", "direct"), ("threaded", "")}
+    feeds = [one.feed for one in cases]
+    by_pillow = [(one.loader, one.loader_options.get("samples", "")) for one in feeds if one.decoder == "pillow"]
+    by_libjpeg = [(one.loader, one.decode_scale) for one in feeds if one.decoder == "libjpeg"]
+    both = {(loader, scale) for loader in ("multiprocess", "threaded") for scale in scales}
+    assert set(by_pillow) == pillows and set(by_libjpeg) == both
+    assert len({describe(one) for one in cases}) == len(cases) == len(pillows) + len(both)
+
+
+def scaled_pipeline(case: Case, injection: Injection) -> Pipeline:
+    """Scaled decoding takes two thirds."""
+    took = 0.060 if case.feed.decode_scale == "off" else 0.040 if case.feed.decode_scale == "auto" else 0.120
+    return Pipeline(device=0.010, decode=took, workers=case.feed.workers)
+
+
+def test_a_winner_that_changes_pixels_says_by_how_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(scaled_pipeline).install(monkeypatch)
+    study = Tune(SCALED, DEFAULT, 120.0, Store(tmp_path), lambda line: None).run()
+    found = assert_kept(tmp_path, "tune").findings
+    assert isinstance(found, Tuning) and found.winner is not None
+    assert (found.winner.feed.decode_scale, found.winner.feed.workers) == ("auto", 2)
+    assert found.over_second is not None and found.over_second.value == pytest.approx(1.5, rel=0.02)
+    # asked once, of the decoder, before the finals
+    assert [case.feed.decode_scale for case in machine.compared] == ["auto"]
+    assert found.pixels == PixelDifference(2.0, 5.0, 0.75, 4) and found.no_pixels is None
+    text = " ".join(shown(study).split())
+    assert "changes pixels: by 2.00 of 255 levels on average, 5.00 in the most changed of 4 samples; 75%" in text
+    assert "--decode-scale off searches without it" in text
+    told = as_json(study.facts, found, study.study_id)
+    assert told["pixels"] == {"mean": 2.0, "most": 5.0, "scaled_fraction": 0.75, "num_samples": 4}
+    assert "--decode-scale auto" in str(told["flags"])
+    # and where the winner decodes at full size nothing is said of pixels
+    facts = study.facts
+    assert isinstance(facts, TuneFacts)
+    others = tuple(final for final in facts.finals if final.case.feed.decode_scale != "auto")
+    full = judged_tuning(replace(facts, finals=others), records_of(study, Store(tmp_path)))
+    assert full.winner is not None and full.pixels is None and full.no_pixels is None
+
+
+def test_pixels_that_could_not_be_compared_are_said_to_be_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(case: Case) -> None:
+        if len(machine.measured) == len(SCALED) and not failed:  # behind the only rung
+            failed.append(case)
+            raise JobFailed(Failure("CaseFailed", "the disk is gone"))
+
+    failed: list[Case] = []
+    machine = Machine(scaled_pipeline, before=fail).install(monkeypatch)
+    study = Tune(SCALED, DEFAULT, 120.0, Store(tmp_path), lambda line: None).run()
+    found = study.findings
+    assert isinstance(found, Tuning) and found.winner is not None and found.winner.feed.decode_scale == "auto"
+    assert (found.pixels, found.no_pixels) == (None, "the disk is gone")
+    assert "--decode-scale auto not compared: the disk is gone" in " ".join(shown(study).split())
+
+
+def test_what_a_stored_run_advises_of_the_scale_is_tried_first(tmp_path: Path) -> None:
+    gain = Estimate(3.0, 2.5, 3.5, "ratio", 12, "made up")
+    advised = (
+        Advice("scaled_decode", "prep", {"decode_scale": "auto"}, gain),
+        Advice("direct_samples", "prep", {"loader_options": {"samples": "direct"}}, gain),
+    )
+    record = make_record(
+        SCALED[1], throughput=make_estimate(500.0), verdict=Verdict("prep", advice=advised), environment=environment()
+    )
+    folder = Store(tmp_path).open_run(record.case)
+    folder.write_record(replace(record, run_id=folder.run_id))
+    first = likely(SCALED, Store(tmp_path))
+    # samples=direct is none of these settings
+    assert [(case.feed.decode_scale, case.feed.workers) for case in first] == [("auto", 2), ("off", 2)]
+
+
+def test_a_kind_is_looked_at_with_each_of_its_ways() -> None:
+    order = ranked(SCALED, (), [TuneScreen(SCALED[0], 300.0)])
+    assert [case.feed.decode_scale for case in order] == ["off", "auto", "off", "auto"]
+
+
+@needs_libjpeg
+def test_the_command_that_measures_the_winner_again_says_all_that_was_asked(
+    small_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a search of another step than the default's
+    monkeypatch.chdir(tmp_path)
+    asked = options(
+        {
+            "res": 96, "loader": "multiprocess", "decoder": "libjpeg,pillow", "workers": "1,2", "prefetch": 2,
+            "device": "emulated", "input_size": 32, "batch_size": 8, "overlap": False, "seed": 3, "mode": "infer",
+            "max_failures": 0.5,
+        },
+        of="tune",
+    )  # fmt: skip
+    cases, default = plan_tuning(asked, (str(small_set), 96), on_note=lambda line: None, progress=lambda done, of: None)
+    Machine(scaled_pipeline).install(monkeypatch)
+    study = Tune(cases, default, 120.0, Store(tmp_path), lambda line: None).run()
+    assert isinstance(study.findings, Tuning) and study.findings.winner is not None
+    winner = study.findings.winner
+    (line,) = [line for line in shown(study).splitlines() if line.startswith("loaderbench run ")]
+    # when a user enters it
+    taken: list[tuple[Any, Any]] = []
+    monkeypatch.setattr(run_command, "measure", lambda given, sets, *rest, **more: taken.append((given, sets)))
+    assert commands.call(*shlex.split(line)[1:]).code == 0
+    ((given, sets),) = taken
+    (again,) = plan(resolve(given, sets))
+    # then it is the same case
+    assert winner.feed.decode_scale == "auto"
+    assert (again.feed, again.step, again.subject.cache) == (winner.feed, winner.step, winner.subject.cache)
+    assert (again.effort.seed, again.effort.max_failure_fraction) == (3, 0.5)
+
+
+def test_code_for_samples_straight_into_their_batch_is_that_of_our_loader(small_set: Path) -> None:
+    case = BASE.changed(dataset=str(small_set / "96"), loader_options={"samples": "direct"})
+    assert "ImageFolder" in snippet(case.changed(loader_options={}))
+    assert "ImageFolder" not in snippet(case) and "{'samples': 'direct'}" in snippet(case)

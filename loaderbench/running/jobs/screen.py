@@ -1,4 +1,5 @@
-"""A loader alone, for a moment: images/s without a device and without a model."""
+"""A loader alone, for a moment: images/s without a device and without a model, and what its decoder's scaling does to
+pixels."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ from loaderbench import plugins
 from loaderbench.devices.select import nvml_ordinal
 from loaderbench.images.shards import open_data_set
 from loaderbench.loaders.base import Loader
+from loaderbench.recording.facts import ScaleProbe
 from loaderbench.recording.progress import Phase, Report
-from loaderbench.running.jobs.table import ScreenRequest
+from loaderbench.running.jobs.table import ScalesRequest, ScreenRequest
+from loaderbench.running.prep_probe import compare_scales
 from loaderbench.running.rig import loader_context
 from loaderbench.running.streams import close
 
@@ -38,3 +41,10 @@ def screen(request: ScreenRequest, report: Report) -> float:
             num_samples += next(batches).num_samples
             num_batches += 1
         return num_samples / seconds if num_batches else 0.0
+
+
+def compare_decode_scales(request: ScalesRequest, report: Report) -> ScaleProbe:
+    """The case's samples by its decoder, with `--decode-scale auto` and without."""
+    report(Phase("comparing pixels"))
+    data = open_data_set(request.case.subject.dataset, None)
+    return compare_scales(loader_context(request.case, data, gpu=None))

@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 from loaderbench.cases.case import Case, Step
 from loaderbench.offloading.plan import Plan
 from loaderbench.recording.capacity import RankPart
-from loaderbench.recording.facts import CeilingProbe, DeviceFacts, Failure, MemoryFacts, Recording, WorkloadFacts
+from loaderbench.recording.facts import (
+    CeilingProbe,
+    DeviceFacts,
+    Failure,
+    MemoryFacts,
+    Recording,
+    ScaleProbe,
+    WorkloadFacts,
+)
 from loaderbench.recording.forecast import EpochState
 from loaderbench.recording.model_layers import AloneTimes, CallFacts, LayerTimes
 from loaderbench.recording.model_memory import CapHow, MeasuredMemory, MemoryTrace
@@ -105,6 +113,17 @@ class ScreenRequest:
 
     case: Case
     seconds: float
+
+    @property
+    def waits_for(self) -> str:
+        return f"the storage under {self.case.subject.dataset}"
+
+
+@dataclass(frozen=True)
+class ScalesRequest:
+    """A data set's own samples in a case's decoder, with and without `--decode-scale auto`."""
+
+    case: Case
 
     @property
     def waits_for(self) -> str:
@@ -406,6 +425,7 @@ MEASURE: Job[MeasureRequest, Recording] = Job("loaderbench.running.jobs.measure"
 RUN_EPOCHS: Job[EpochsRequest, None] = Job("loaderbench.running.jobs.epochs", "run_epochs")
 TIME_CHECKPOINTS: Job[CheckpointsRequest, CheckpointsTimed] = Job("loaderbench.running.jobs.epochs", "time_checkpoints")
 SCREEN: Job[ScreenRequest, float] = Job("loaderbench.running.jobs.screen", "screen")
+COMPARE_SCALES: Job[ScalesRequest, ScaleProbe] = Job("loaderbench.running.jobs.screen", "compare_decode_scales")
 EXAMINE_DEVICE: Job[ExamineRequest, Examined] = Job("loaderbench.running.jobs.precision", "examine_device")
 TIME_STEPS: Job[StepsRequest, TimingFacts] = Job("loaderbench.running.jobs.precision", "time_steps")
 FOLLOW_STEPS: Job[StepsRequest, NumberFacts] = Job("loaderbench.running.jobs.precision", "follow_steps")
