@@ -50,7 +50,7 @@ def probe_preparation(context: LoaderContext, num_cpus: int, until_s: float = ma
     """Measure the decoders that are installed on up to NUM_IMAGES of the images.
 
     `until_s`: when it must end, by time.perf_counter(): from then on one image in each decoder is enough, and how fast
-    they are on all processors at once stays unknown.
+    they are on all processors at once stays unknown. Only what scaling gives may take SCALES_S more.
 
     Finished samples are written into memory that is `shared` (as a worker process hands batches over), `private`
     (fresh each time) or `reused`.
@@ -65,13 +65,15 @@ def probe_preparation(context: LoaderContext, num_cpus: int, until_s: float = ma
 
     def alone() -> None:
         decoders.update(_alone(probes, encoded, good, until_s))
-        for name in decoders:
-            if plugins.DECODERS.find(name).traits.scales:
-                scales[name] = _compare_scales(context, name, encoded, until_s)
         shape = output_shape(context)
         handover_s.update({output: _handover_s(shape, output) for output in OUTPUTS})
         if any(one.as_torchvision_s for one in decoders.values()):
             stack_s.update({output: _stack_s(context, shape, output) for output in OUTPUTS})
+
+    def scaled() -> None:
+        for name in decoders:
+            if plugins.DECODERS.find(name).traits.scales:
+                scales[name] = _compare_scales(context, name, encoded, until_s + SCALES_S)
 
     num_threads = torch.get_num_threads()
     try:
@@ -82,6 +84,7 @@ def probe_preparation(context: LoaderContext, num_cpus: int, until_s: float = ma
             seconds = PROBE_S * (1 - ALONE_FRACTION) / len(probes)
             image_s, rate = _on_all_cpus(probe, good, num_cpus, seconds)
             decoders[name] = replace(decoders[name], all_cpus_image_s=image_s, all_cpus_rate=rate)
+        _in_threads([scaled])
     finally:
         # Threads that start later inherit this setting: restore it.
         torch.set_num_threads(num_threads)

@@ -300,7 +300,13 @@ ADVICE: Mapping[str, Sequence[tuple[Details | None, Details]]] = {
     "pinned_memory": [(None, {})],
     "larger_batch": [({"batch_size": 128}, {"now": 64})],
     "fewer_launches": [(None, {})],
-    "prep_and_memory": [({"decoder": "turbojpeg", "cache": "warm"}, {"of": "other_decoder"})],
+    "prep_and_memory": [
+        ({"decoder": "turbojpeg", "cache": "warm"}, {"of": "other_decoder"}),
+        (
+            {"decode_scale": "auto", "cache": "warm"},
+            {"of": "scaled_decode", "mean": 0.84, "most": 2.8, "scaled_fraction": 0.9, "num_samples": 19},
+        ),
+    ],
     **WATCHED_ADVICE,
 }
 

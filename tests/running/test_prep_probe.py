@@ -20,8 +20,15 @@ from loaderbench.images.index import index_images
 from loaderbench.loaders.base import LoaderContext
 from loaderbench.loaders.samples import make_decoder
 from loaderbench.running import prep_probe
-from loaderbench.running.prep_probe import MIN_IMAGES, compare_scales, image_seconds, probe_preparation
+from loaderbench.running.jobs.screen import compare_decode_scales
+from loaderbench.running.jobs.table import ScalesRequest
+from loaderbench.running.prep_probe import MIN_IMAGES, image_seconds, probe_preparation
 from loaderbench.selftest.injections import Injection
+from tests.made import make_case
+
+needs_libjpeg = pytest.mark.skipif(
+    plugins.missing(plugins.DECODERS.built_in["libjpeg"].traits.needs) is not None, reason="libjpeg cannot be built"
+)
 
 
 @pytest.fixture
@@ -81,7 +88,7 @@ def differences_by_draft(root: Path, side: int) -> list[float]:
     return [float(np.abs(sample(one, scaled=True) - sample(one, scaled=False)).mean()) for one in paths]
 
 
-@pytest.mark.skipif(plugins.missing(plugins.DECODERS.built_in["libjpeg"].traits.needs) is not None, reason="no libjpeg")
+@needs_libjpeg
 def test_what_a_smaller_scale_changes_is_measured_on_the_data_set_s_own_pictures(
     context: LoaderContext, tmp_path: Path, photographs: list[NDArray[np.uint8]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,8 +105,11 @@ def test_what_a_smaller_scale_changes_is_measured_on_the_data_set_s_own_pictures
         assert sorted(found.difference) == pytest.approx(sorted(differences_by_draft(tmp_path, side)), abs=0.3)
         assert np.mean(found.difference) > 1.0
         assert sum(found.auto_s) < sum(found.off_s)
-        # and the case's own decoder is asked the same alone
-        alone = compare_scales(replace(asked, decoder="libjpeg", decoder_options={"scale": "auto"}))
+        # and a search asks the same of its case's decoder alone
+        case = make_case(
+            dataset=str(tmp_path), decoder="libjpeg", decode_scale="auto", mode="infer", input_size=side, seed=0
+        )
+        alone = compare_decode_scales(ScalesRequest(case), lambda message: None)
         assert alone.difference == found.difference
     # and pictures too small for it are the same
     small = probe_preparation(replace(asked, input_size=224), 1).scales["libjpeg"]
@@ -136,10 +146,18 @@ def test_what_is_built_into_decoding_is_seen_in_every_decoder(context: LoaderCon
 def test_one_image_in_each_decoder_is_enough_behind_the_time(context: LoaderContext) -> None:
     facts = probe_preparation(context, 2, time.perf_counter())
     assert {"pillow", "turbojpeg"} <= set(facts.decoders)
-    assert all(len(one.auto_s) == 1 for one in facts.scales.values())
     for one in facts.decoders.values():
         assert len(one.image_s) == 1 and one.image_s[0] > 0
         assert one.all_cpus_image_s is None and one.all_cpus_rate is None
+
+
+@needs_libjpeg
+def test_what_scaling_gives_is_known_by_few_samples_behind_the_time(
+    context: LoaderContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prep_probe, "SCALES_S", 0.0)
+    found = probe_preparation(context, 2, time.perf_counter()).scales["libjpeg"]
+    assert len(found.off_s) == len(found.auto_s) == len(found.difference) == 1
 
 
 def test_an_image_is_timed_with_what_is_built_in(context: LoaderContext, own_tree: Path) -> None:
