@@ -296,7 +296,7 @@ class Predictor:
             return None
         if new.feed.workers <= self.cpus < self.lanes:
             ratio = ratio / self.stretched
-        elif _decodes(new.feed) != _decodes(old.feed):  # what needs less of the caches pays less of that price
+        elif new.feed.decoder != old.feed.decoder:  # one that needs less of the caches pays less of that price
             less = np.random.default_rng(19).uniform(1 / self.stretched, 1.0, len(ratio))
             less[0] = (1 / self.stretched + 1.0) / 2  # measured: some pay all of it, some nothing
             ratio = ratio * less
@@ -550,14 +550,10 @@ class Predictor:
         return change
 
 
-def _decodes(feed: Feed) -> tuple[str | None, bool]:
-    """How a file becomes pixels, as far as its cost goes."""
-    return feed.decoder, feed.decode_scale == SCALED
-
-
 def _stages(feed: Feed) -> tuple[object, ...]:
     """What the stages decode, augment and collate do, as far as their cost goes."""
-    return feed.loader, *_decodes(feed), feed.output, feed.loader_options.get(SAMPLES)
+    scaled, samples = feed.decode_scale == SCALED, feed.loader_options.get(SAMPLES)
+    return feed.loader, feed.decoder, scaled, feed.output, samples
 
 
 def _array(quantity: Quantity) -> Draws:
