@@ -340,7 +340,6 @@ class Tune:
             try:
                 self._scales[name] = kept.child(name).ask(COMPARE_SCALES, ScalesRequest(case), quiet)
             except JobFailed as error:
-                self._count(error)
                 self._no_scales = error.failure.message
                 self._say(f"the pixels of {name} could not be compared: {self._no_scales}")
                 kept.end()
