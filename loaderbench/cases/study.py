@@ -382,7 +382,8 @@ def _feed(
 def _decode_scale(request: StudyRequest, decoder: DecoderChoice | None) -> DecodeScale | None:
     if decoder is None or not decoder.traits.scales:
         return None
-    return check_choice("--decode-scale", request.decode_scale or "off", DECODE_SCALES)
+    given = request.decode_scale or request.decoder_options.get("scale", "off")
+    return check_choice("--decode-scale", given, DECODE_SCALES)
 
 
 def _loader_options(request: StudyRequest, loader: LoaderChoice) -> dict[str, str]:
