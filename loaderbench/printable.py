@@ -26,7 +26,7 @@ def clean_lines(text: str) -> str:
     """Text of several lines, cleaned in each."""
     if text.isprintable():
         return text
-    return "".join(character if _is_safe(character) else REPLACEMENT for character in text)
+    return text.translate({ord(one): REPLACEMENT for one in set(text) if not _is_safe(one)})
 
 
 def short(value: object, most: int = 60) -> str:

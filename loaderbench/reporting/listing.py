@@ -3,48 +3,19 @@
 from __future__ import annotations
 
 import bisect
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from loaderbench.analysis.studies import judge, senseless
-from loaderbench.recording.capacity import CapacityFacts
-from loaderbench.recording.forecast import ForecastFacts
-from loaderbench.recording.model_io import IoFacts
-from loaderbench.recording.model_layers import LayersFacts
-from loaderbench.recording.model_memory import ModelFitFacts, ModelMemoryFacts
-from loaderbench.recording.model_size import SizeFacts
-from loaderbench.recording.model_split import SplitFacts
-from loaderbench.recording.offload_study import OffloadFacts
-from loaderbench.recording.ranks import RanksFacts
 from loaderbench.recording.store import ListedRun, StoredStudy
-from loaderbench.recording.studies import (
-    CompareFacts,
-    Comparison,
-    Findings,
-    PrecisionFacts,
-    PrecisionResult,
-    SelfTest,
-    SelfTestFacts,
-    StudyFacts,
-    StudyRecord,
-    Sweep,
-    SweepFacts,
-    TuneFacts,
-    Tuning,
-)
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import STYLES, make_console, print_bullets, styled
-from loaderbench.reporting.pages import PAGED, page_of
-from loaderbench.reporting.words import flags
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
+    from rich.segment import Segment
 
-ANSWER_WIDTH = 72
-"""Letters of a study's answer that are shown."""
+    from loaderbench.recording.studies import StudyRecord
 
 
 def print_list(runs: Sequence[ListedRun], console: Console | None = None, studies: Sequence[StoredStudy] = ()) -> None:
@@ -96,42 +67,52 @@ def _print_lines(
             min(width, int(room * cut[title] / weight)) if title in cut else width
             for width, title in zip(widths, columns, strict=True)
         ]
-    console.print(
-        _lines([columns, ["─" * width for width in widths], *rows], widths), no_wrap=True, overflow="ellipsis"
-    )
+    from rich.segment import Segments
+
+    lines = _lines([columns, ["─" * width for width in widths], *rows], widths, console)
+    console.print(Segments(lines), end="", crop=False)
 
 
-def _lines(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> Text:
-    """The rows as one text, the first as the heading and the second as the line below it. rich's own table takes 0.3 ms
-    a row, which is most of a list of thousands."""
-    lines: list[str] = []
-    styles: list[tuple[str, int, int]] = []
-    offset = 0
+def _lines(rows: Sequence[Sequence[str]], widths: Sequence[int], console: Console) -> list[Segment]:
+    """The rows as lines, the first as the heading and the second as the line below it, cut where the console ends.
+    rich's own table takes 0.3 ms a row and its texts 0.1, which is most of a list of thousands."""
+    from rich.segment import Segment
+
+    found: list[Segment] = []
+    is_right = [title == "images/s" for title in rows[0]]
+    room, total = console.width, sum(widths) + 2 * (len(widths) - 1)
     for number, row in enumerate(rows):
-        cells = [_fitted(cell, width, rows[0][at]) for at, (cell, width) in enumerate(zip(row, widths, strict=True))]
+        cells = [*map(_fitted, row, widths, is_right)]
         line = ("──" if number == 1 else "  ").join(cells)
-        if number == 0:
-            styles.append(("bold", offset, offset + len(line)))
-        for at, cell in enumerate(row):
+        spans = [("bold", 0, len(line))] if number == 0 else []
+        for column, cell in enumerate(row):
             if cell in STYLES:
-                begin = offset + sum(map(len, cells[:at])) + 2 * at
-                styles.append((STYLES[cell], begin, begin + len(cells[at])))
-        lines.append(line)
-        offset += len(line) + 1
-    text = styled("\n".join(lines))
-    for style, begin, end in styles:
-        text.stylize(style, begin, end)
-    return text
+                begin = sum(map(len, cells[:column])) + 2 * column
+                spans.append((STYLES[cell], begin, begin + len(cells[column])))
+        line, at = _cut(line, room) if total > room else line, 0
+        for style, begin, end in spans:
+            found += [Segment(line[at:begin]), Segment(line[begin:end], console.get_style(style))]
+            at = end
+        found.append(Segment(f"{line[at:]}\n"))
+    return found
 
 
-def _fitted(cell: str, width: int, column: str) -> str:
+def _fitted(cell: str, width: int, is_right: bool) -> str:
     """The cell, cut or filled to as many places of the terminal."""
-    from rich.cells import cell_len, set_cell_size
+    from rich.cells import cell_len
 
-    if cell_len(cell) > width:
-        cell = f"{set_cell_size(cell, width - 1)}…"
-    room = " " * (width - cell_len(cell))
-    return room + cell if column == "images/s" else cell + room
+    places = len(cell) if cell.isascii() else cell_len(cell)
+    if places > width:
+        cell = _cut(cell, width)
+        places = cell_len(cell)
+    room = " " * (width - places)
+    return room + cell if is_right else cell + room
+
+
+def _cut(text: str, width: int) -> str:
+    from rich.cells import set_cell_size
+
+    return f"{set_cell_size(text, width - 1)}…"
 
 
 def _without_device(titles: Sequence[str]) -> tuple[list[str], str]:
@@ -144,91 +125,10 @@ def _without_device(titles: Sequence[str]) -> tuple[list[str], str]:
 
 
 def _print_studies(studies: Sequence[StudyRecord], names: Sequence[str], console: Console) -> None:
-    rows = []
-    for study, name in zip(studies, names, strict=True):
-        what = f"{study.kind.replace('_', ' ')}: {about(study.facts)}"
-        answer = textwrap.shorten(_answer(study), ANSWER_WIDTH, placeholder=" …")
-        rows.append([fmt.clean(cell) for cell in (name, what, answer)])
+    from loaderbench.reporting.listed_studies import cells  # it judges, whose imports take as long as 700 runs
+
+    rows = [[fmt.clean(cell) for cell in (name, *cells(study))] for study, name in zip(studies, names, strict=True)]
     _print_lines(("study", "of", "answer"), rows, console, cut={"of": 1.0, "answer": 1.2})
-
-
-def about(facts: StudyFacts) -> str:
-    """What a study is about, in a few words."""
-    match facts:
-        case SweepFacts():
-            return f"{facts.num_cases} cases"
-        case CompareFacts():
-            return f"{facts.labels['a']} against {facts.labels['b']}"
-        case TuneFacts():
-            return facts.default.subject.dataset_name
-        case SelfTestFacts():
-            return facts.device
-        case PrecisionFacts() | SizeFacts():
-            return f"{facts.model}, {facts.mode}"
-        case SplitFacts():
-            return f"{facts.model}, batch {facts.batch_size} over {', '.join(one.device for one in facts.members)}"
-        case ForecastFacts():
-            return f"{facts.source.model}, {facts.asked.epochs} epochs of {facts.asked.images:,} images"
-        case CapacityFacts():
-            return f"{facts.case.subject.dataset_name}, up to {facts.max_ranks} ranks"
-        case RanksFacts():
-            return f"{facts.ranks} ranks, {len(facts.cases)} of {facts.num_cases} cases"
-        case IoFacts():
-            return f"{facts.model}, {facts.device_name}"
-        case _:
-            return f"{facts.step.model}, {facts.step.mode}"
-
-
-def was_interrupted(facts: StudyFacts) -> bool:
-    """Whether a study without runs did not come to its end. A study of runs can be continued, and its runs tell."""
-    match facts:
-        case CapacityFacts() | SplitFacts() | OffloadFacts() | ModelMemoryFacts() | ModelFitFacts():
-            return facts.interrupted
-        case LayersFacts():
-            return facts.status == "interrupted"
-        case SizeFacts():
-            return facts.stopped_by == "interrupted"
-        case IoFacts():
-            return len(facts.batches) < facts.num_batches and all(one.failure is None for one in facts.batches)
-        case PrecisionFacts():
-            return not facts.modes or any(mode.status == "interrupted" for mode in facts.modes)
-        case _:
-            return False
-
-
-def _answer(study: StudyRecord) -> str:
-    """How it ended, if early, and what it found."""
-    return f"{'interrupted: ' if was_interrupted(study.facts) else ''}{_found(study)}"
-
-
-def _found(study: StudyRecord) -> str:
-    """What it found, by its stored findings; those of a model alone need no runs to be found again."""
-    findings, is_paged = study.findings, study.kind in PAGED
-    try:
-        if is_paged:
-            findings = judge(study.facts, {}) if findings is None else findings
-            return page_of(findings, "", drawn=False).sentence
-        return "" if findings is None else _sentence(findings)
-    except Exception as error:  # a record that was edited by hand
-        return senseless(error)
-
-
-def _sentence(findings: Findings) -> str:
-    match findings:
-        case Sweep():
-            return f"{len(findings.rows)} settings measured"
-        case Comparison():
-            ratio, outcome = findings.ratio, (findings.outcome or "").replace("_", " ")
-            return "nothing to compare" if ratio is None else f"{outcome}: {fmt.speedup(ratio)} images/s"
-        case Tuning():
-            return "nothing was measured" if findings.winner is None else flags(findings.winner.feed.setting)
-        case SelfTest():
-            return f"{fmt.percent(findings.accuracy_fraction)} of {findings.num_clear_cases} verdicts right"
-        case PrecisionResult():
-            gains = [f"{one.precision} {fmt.speedup(one.speedup)}" for one in findings.modes if one.speedup is not None]
-            return ", ".join(gains) or "no mode was measured"
-        case _:
-            raise AssertionError(f"{type(findings).__name__} has a page")
 
 
 def short_names(names: Sequence[str]) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -11,14 +13,17 @@ from typing import Any
 import example_records as examples
 import pytest
 from commands import call
+from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
 from loaderbench.analysis.offload import offload_of
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.store import Store, StoredRun, StoredStudy
 from loaderbench.recording.studies import KINDS, CompareFacts, StudyKind, StudyRecord, SweepFacts
-from loaderbench.reporting.listing import about, print_list, short_names
+from loaderbench.reporting.listed_studies import about
+from loaderbench.reporting.listing import print_list, short_names
 from tests.filled import filled
 from tests.offload_facts import study
 
@@ -54,6 +59,49 @@ def test_runs_are_named_briefly_where_that_is_unique() -> None:
     assert "crashed" in text and crashed in text
     both = listed(runs[:1], [stored("20250102-030405-006-model-offload-resnet18-train-abcdef")])
     assert all(name in both for name in (names[0], "20250102-030405-006-model-offload-resnet18-train-abcdef"))
+
+
+NAMES = ("photos", "写真" * 30, "a\x1b[31mb", "x" * 90, "storage")
+ODD = [
+    *(replace(run(f"2025010{number}-030405-006-x"), title=name) for number, name in enumerate(NAMES)),
+    run("20250106-030405-006-x", "crashed"),
+]
+
+
+@pytest.mark.parametrize("width", [24, 28, 37, 40, 49])
+def test_lines_that_cannot_be_narrower_are_cut_as_rich_does_it(width: int) -> None:
+    narrow, least = (listed(ODD, width=wide).splitlines()[: len(ODD) + 2] for wide in (width, 50))
+    assert {cell_len(line) for line in least} == {50}
+    for line, whole in zip(narrow, least, strict=True):
+        text = Text(whole)
+        text.truncate(width, overflow="ellipsis")
+        assert line == text.plain
+
+
+@pytest.mark.parametrize("width", [28, 45, 80, 160])
+def test_colours_change_no_letter_of_the_list(width: int) -> None:
+    stream = io.StringIO()
+    print_list(ODD, Console(file=stream, width=width, force_terminal=True, color_system="standard", no_color=False))
+    text = Text.from_ansi(stream.getvalue())
+    assert text.plain.splitlines() == listed(ODD, width=width).splitlines()
+    coloured = {text.plain[span.start : span.end].strip(): str(span.style) for span in text.spans}
+    assert coloured[text.plain.splitlines()[0].strip()] == "bold"
+    if width >= 80:
+        assert coloured["crashed"] == "color(1)" and "photos" not in coloured
+
+
+def test_a_store_without_studies_is_listed_without_what_judges_them(tmp_path: Path) -> None:
+    record = examples.measured()
+    folder = Store(tmp_path).open_run(record.case)
+    folder.write_record(replace(record, run_id=folder.run_id))
+    code = (
+        "import sys\n"
+        "from loaderbench.commands.app import main\n"
+        f"sys.argv[1:] = ['list', '--results', {str(tmp_path)!r}]\n"
+        "try:\n    main()\nfinally:\n    print('loaderbench.analysis.studies' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert folder.run_id[:19] in done.stdout and done.stdout.splitlines()[-1] == "False"
 
 
 def test_a_study_tells_its_kind_its_model_its_date_and_its_answer() -> None:
