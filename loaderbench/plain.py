@@ -18,15 +18,16 @@ import ast
 import dataclasses
 import functools
 import inspect
+import itertools
 import math
 import os
 import sys
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,10 +46,23 @@ Arrays = dict[str, "NDArray[Any]"]
 MOST_NESTED = 50
 """Levels of lists and objects in a field that takes anything: far more than anybody writes, few enough for code that
 walks through them."""
+MOST = sys.float_info.max
+"""Of a number's size."""
 
 
 class PlainError(ValueError):
     """A JSON value has the wrong type; the message says where and what it is."""
+
+    def __init__(self, said: str, of: str = "", between: str = ": ") -> None:
+        """`said` of the value, behind its place and what stands `between`; where it has no place, behind `of`."""
+        super().__init__(of + said)
+        self._where, self._between, self._said = "", between, said
+
+    def add_place(self, place: str) -> None:
+        """Say that the value is at this place, `.name` or `[3]`, of another. Only what fails puts its place together:
+        a store holds millions of values."""
+        self._where = place + self._where
+        self.args = (f"{self._where.removeprefix('.')}{self._between}{self._said}",)
 
 
 # -- writing ---------------------------------------------------------------------------------------------
@@ -107,7 +121,7 @@ def to_json(value: object, not_finite: list[str] | None = None, arrays: Arrays |
 
 # -- reading ---------------------------------------------------------------------------------------------
 
-_Reader = Callable[[Any, str, Mapping[str, Any]], Any]
+_Reader = Callable[[Any, Mapping[str, Any]], Any]
 
 
 def from_json(kind: type[T], value: Json, arrays: Mapping[str, Any] | None = None) -> T:
@@ -117,54 +131,54 @@ def from_json(kind: type[T], value: Json, arrays: Mapping[str, Any] | None = Non
         PlainError: a value is missing or of another type.
     """
     wanted: Any = kind
-    return cast(T, _reader(wanted)(value, "", arrays or {}))
+    return cast(T, _reader(wanted)(value, arrays or {}))
 
 
-def _wrong(where: str, wanted: str, value: object) -> PlainError:
+def _wrong(wanted: str, value: object) -> PlainError:
     shown = repr(value)
-    return PlainError(f"{where or 'the value'} must be {wanted}, not {shown if len(shown) <= 60 else shown[:60] + '…'}")
+    return PlainError(f"must be {wanted}, not {shown if len(shown) <= 60 else shown[:60] + '…'}", "the value ", " ")
 
 
-def _exactly(wanted: str, *kinds: type) -> _Reader:
-    def read(value: Any, where: str, arrays: Mapping[str, Any]) -> Any:
-        if type(value) not in kinds:
-            raise _wrong(where, wanted, value)
+def _exactly(wanted: str, kind: type) -> _Reader:
+    def read(value: Any, arrays: Mapping[str, Any]) -> Any:
+        if type(value) is not kind:
+            raise _wrong(wanted, value)
         return value
 
     return read
 
 
-def _float(value: Any, where: str, arrays: Mapping[str, Any]) -> float:
+def _float(value: Any, arrays: Mapping[str, Any]) -> float:
+    if type(value) is float:
+        return value if -MOST <= value <= MOST else _too_large(value)
     if value is None:
         return math.nan
-    if type(value) is float or type(value) is int:
-        _check_number(value, where)
-        return float(value)
-    raise _wrong(where, "a number", value)
+    if type(value) is int:
+        return float(value if -MOST <= value <= MOST else _too_large(value))
+    raise _wrong("a number", value)
 
 
-def _int(value: Any, where: str, arrays: Mapping[str, Any]) -> int:
+def _int(value: Any, arrays: Mapping[str, Any]) -> int:
     if type(value) is not int:
-        raise _wrong(where, "a whole number", value)
-    _check_number(value, where)
-    return value
+        raise _wrong("a whole number", value)
+    return value if -MOST <= value <= MOST else _too_large(value)
 
 
-def _check_number(value: float, where: str) -> None:
+def _too_large(value: float) -> NoReturn:
     """Raises PlainError for what a float cannot hold: arithmetic with it would fail."""
-    if not abs(value) <= sys.float_info.max:
-        shown = f"{value}" if isinstance(value, float) else f"one of {value.bit_length()} bits"
-        raise PlainError(f"{where or 'the value'} must be a finite number, not {shown}")
+    shown = f"{value}" if isinstance(value, float) else f"one of {value.bit_length()} bits"
+    raise PlainError(f"must be a finite number, not {shown}", "the value ", " ")
 
 
-def _anything(value: Any, where: str, arrays: Mapping[str, Any], levels: int = MOST_NESTED) -> Any:
-    if isinstance(value, dict | list):
+def _anything(value: Any, arrays: Mapping[str, Any], levels: int = MOST_NESTED) -> Any:
+    kind = type(value)
+    if kind is dict or kind is list:
         if not levels:
-            raise PlainError(f"{where or 'the value'} is nested deeper than {MOST_NESTED} levels")
-        for item in value.values() if isinstance(value, dict) else value:
-            _anything(item, where, arrays, levels - 1)
-    elif isinstance(value, int | float):
-        _check_number(value, where)
+            raise PlainError(f"is nested deeper than {MOST_NESTED} levels", "the value ", " ")
+        for item in value.values() if kind is dict else value:
+            _anything(item, arrays, levels - 1)
+    elif (kind is float or kind is int) and not -MOST <= value <= MOST:
+        _too_large(value)
     return value
 
 
@@ -185,12 +199,12 @@ def _reader(kind: Any) -> _Reader:
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _dataclass_reader(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return _choice_reader(kind, {member.value: member for member in kind})
+        return _choice_reader({member.value: member for member in kind})
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
-        return _choice_reader(kind, {choice: choice for choice in arguments})
+        return _choice_reader({choice: choice for choice in arguments})
     if origin in (typing.Union, types.UnionType):
-        return _union_reader(arguments)
+        return _union_reader(arguments, _taken_as_is(kind))
     if origin is tuple and not (len(arguments) == 2 and arguments[1] is Ellipsis):
         return _pair_reader(arguments)
     if isinstance(origin, type) and issubclass(origin, Mapping):
@@ -202,42 +216,56 @@ def _reader(kind: Any) -> _Reader:
     raise TypeError(f"{kind} cannot be read from JSON")
 
 
+def _taken_as_is(kind: Any) -> frozenset[type]:
+    """The types whose values are `kind` without a look at them: most of what is stored."""
+    as_is = (bool, str, type(None))
+    if kind in as_is:
+        return frozenset({kind})
+    if typing.get_origin(kind) not in (typing.Union, types.UnionType):
+        return frozenset()
+    members = typing.get_args(kind)
+    # "red" may be a colour before it is a text.
+    is_plain = all(member in (*as_is, int, float) for member in members)
+    return frozenset(member for member in members if member in (as_is if is_plain else as_is[-1:]))
+
+
 def _is_array(kind: Any) -> bool:
     """`NDArray[…]` is `ndarray[…]` before NumPy 2.5, and since then an alias that Python does not look into."""
     return getattr(typing.get_origin(kind) or kind, "__name__", "") in ("ndarray", "NDArray")
 
 
-def _read_array(value: Any, where: str, arrays: Mapping[str, Any]) -> Any:
+def _read_array(value: Any, arrays: Mapping[str, Any]) -> Any:
     if not isinstance(value, str) or value not in arrays:
-        raise _wrong(where, "the name of an array", value)
+        raise _wrong("the name of an array", value)
     return arrays[value]
 
 
-def _choice_reader(kind: Any, choices: Mapping[Any, Any]) -> _Reader:
-    def read(value: Any, where: str, arrays: Mapping[str, Any]) -> Any:
-        if isinstance(value, str | int | bool) and value in choices:
+def _choice_reader(choices: Mapping[Any, Any]) -> _Reader:
+    kinds = (str, int, bool)
+
+    def read(value: Any, arrays: Mapping[str, Any]) -> Any:
+        if isinstance(value, kinds) and value in choices:
             return choices[value]
-        raise _wrong(where, f"one of {', '.join(map(str, choices))}", value)
+        raise _wrong(f"one of {', '.join(map(str, choices))}", value)
 
     return read
 
 
-def _union_reader(members: Sequence[Any]) -> _Reader:
-    others = [member for member in members if member is not type(None)]
-    optional = len(others) < len(members)
-    readers = [_reader(member) for member in others]
+def _union_reader(members: Sequence[Any], as_is: frozenset[type]) -> _Reader:
+    readers = [_reader(member) for member in members if member is not type(None)]
     # The more specific type comes first: 1 is a whole number rather than a number.
     readers.sort(key=lambda reader: reader is _float)
+    *first, last = readers
 
-    def read(value: Any, where: str, arrays: Mapping[str, Any]) -> Any:
-        if value is None and optional:
-            return None
-        for reader in readers[:-1]:
+    def read(value: Any, arrays: Mapping[str, Any]) -> Any:
+        if type(value) in as_is:
+            return value
+        for reader in first:
             try:
-                return reader(value, where, arrays)
+                return reader(value, arrays)
             except PlainError:
                 continue
-        return readers[-1](value, where, arrays)
+        return last(value, arrays)
 
     return read
 
@@ -245,13 +273,10 @@ def _union_reader(members: Sequence[Any]) -> _Reader:
 def _pair_reader(members: Sequence[Any]) -> _Reader:
     readers = [_reader(member) for member in members]
 
-    def read(value: Any, where: str, arrays: Mapping[str, Any]) -> Any:
+    def read(value: Any, arrays: Mapping[str, Any]) -> Any:
         if not isinstance(value, list) or len(value) != len(readers):
-            raise _wrong(where, f"a list of {len(readers)}", value)
-        return tuple(
-            reader(item, f"{where}[{number}]", arrays)
-            for number, (reader, item) in enumerate(zip(readers, value, strict=True))
-        )
+            raise _wrong(f"a list of {len(readers)}", value)
+        return tuple(_read_each(zip(readers, value, strict=True), arrays))
 
     return read
 
@@ -259,27 +284,42 @@ def _pair_reader(members: Sequence[Any]) -> _Reader:
 def _sequence_reader(make: Callable[[list[Any]], Any], member: Any) -> _Reader:
     reader = _reader(member)
 
-    def read(value: Any, where: str, arrays: Mapping[str, Any]) -> Any:
+    def read(value: Any, arrays: Mapping[str, Any]) -> Any:
         if not isinstance(value, list):
-            raise _wrong(where, "a list", value)
-        return make([reader(item, f"{where}[{number}]", arrays) for number, item in enumerate(value)])
+            raise _wrong("a list", value)
+        return make(_read_each(zip(itertools.repeat(reader), value), arrays))
 
     return read
+
+
+def _read_each(items: Iterable[tuple[_Reader, Any]], arrays: Mapping[str, Any]) -> list[Any]:
+    found: list[Any] = []
+    try:
+        for reader, item in items:
+            found.append(reader(item, arrays))
+    except PlainError as error:
+        error.add_place(f"[{len(found)}]")
+        raise
+    return found
 
 
 def _mapping_reader(key: Any, member: Any) -> _Reader:
     read_key, reader = _reader(key), _reader(member)
 
-    def read(value: Any, where: str, arrays: Mapping[str, Any]) -> Any:
+    def read(value: Any, arrays: Mapping[str, Any]) -> Any:
         if not isinstance(value, dict):
-            raise _wrong(where, "an object", value)
+            raise _wrong("an object", value)
         found = {}
         for name, item in value.items():
             try:
-                known = read_key(name, where, arrays)
+                known = read_key(name, arrays)
             except PlainError:  # a name that this version does not know
                 continue
-            found[known] = reader(item, f"{where}.{name}", arrays)
+            try:
+                found[known] = reader(item, arrays)
+            except PlainError as error:
+                error.add_place(f".{name}")
+                raise
         return found
 
     return read
@@ -289,29 +329,41 @@ def _dataclass_reader(kind: Any) -> _Reader:
     own = getattr(kind, "from_json", None)
     if own is not None:
 
-        def read_own(value: Any, where: str, arrays: Mapping[str, Any]) -> Any:
+        def read_own(value: Any, arrays: Mapping[str, Any]) -> Any:
             if not isinstance(value, dict):
-                raise _wrong(where, "an object", value)
+                raise _wrong("an object", value)
             try:
                 return own(value)
             except PlainError as error:
-                raise PlainError(f"{where}: {error}" if where else str(error)) from None
+                raise PlainError(str(error)) from None
 
         return read_own
-    fields = [(field.name, _has_default(field)) for field in dataclasses.fields(kind) if field.init]
-    readers: dict[str, _Reader] = {}
+    fields: list[tuple[str, frozenset[type], _Reader, bool]] = []
 
-    def read(value: Any, where: str, arrays: Mapping[str, Any]) -> Any:
+    def fill() -> None:
+        for field in dataclasses.fields(kind):
+            if field.init:
+                member = type_hints(kind)[field.name]
+                fields.append((field.name, _taken_as_is(member), _reader(member), _has_default(field)))
+
+    def read(value: Any, arrays: Mapping[str, Any]) -> Any:
         if not isinstance(value, dict):
-            raise _wrong(where, "an object", value)
-        if not readers:  # filled late: a class may contain itself
-            readers.update({name: _reader(member) for name, member in type_hints(kind).items()})
+            raise _wrong("an object", value)
+        if not fields:  # filled late: a class may contain itself
+            fill()
         given = {}
-        for name, has_default in fields:
-            if name in value:
-                given[name] = readers[name](value[name], f"{where}.{name}" if where else name, arrays)
+        for name, as_is, reader, has_default in fields:
+            item = value.get(name, dataclasses.MISSING)
+            if type(item) in as_is:
+                given[name] = item
+            elif item is not dataclasses.MISSING:
+                try:
+                    given[name] = reader(item, arrays)
+                except PlainError as error:
+                    error.add_place(f".{name}")
+                    raise
             elif not has_default:
-                raise MissingField(f"{where or 'it'} lacks {name}")
+                raise MissingField(f"lacks {name}", "it ", " ")
         return kind(**given)
 
     return read

@@ -14,6 +14,7 @@ from commands import call
 
 from loaderbench.machine import environment
 from loaderbench.recording.facts import Environment
+from loaderbench.recording.files import json_bytes
 from loaderbench.recording.ledger import LEDGER_KINDS
 from loaderbench.recording.record import Range
 from loaderbench.recording.store import Store
@@ -37,7 +38,7 @@ from tests.ledger_records import (
     memory_study,
     verified_run,
 )
-from tests.made import CASE, make_environment
+from tests.made import CASE, make_environment, make_record
 
 
 @pytest.fixture
@@ -178,6 +179,23 @@ def test_what_cannot_be_read_is_left_out_and_counted(store: Store, here: Environ
     assert found.num_unreadable == 3
     assert "3 runs and studies that cannot be read; `loaderbench list` says why" in shown(store)
     assert as_json(store)["num_unreadable"] == 3
+
+
+def test_a_run_is_read_in_whole_where_a_gain_was_measured(store: Store, here: Environment) -> None:
+    measured = keep_run(store, verified_run(gain(1.5, 1.4, 1.6, 1.5), environment=here))
+    others = [keep_run(store, record) for record in (verified_run(gain(1.5, 1.4, 1.6, None)), make_record(CASE))]
+    for run in (measured, *others):  # what tells of no gain
+        spoil(store, run, wall_s="long")
+    found = collect(store)
+    assert (found.entries, found.num_unreadable) == ((), 1)
+    for run in others:
+        spoil(store, run, verdict=3)
+    assert collect(store).num_unreadable == 3
+
+
+def spoil(store: Store, run: str, **fields: Any) -> None:
+    path = store.root / run / "run.json"
+    path.write_bytes(json_bytes({**json.loads(path.read_bytes()), **fields}))
 
 
 def test_a_run_without_a_record_is_not_damaged(store: Store) -> None:

@@ -86,8 +86,8 @@ def _every(store: Store, *, quiet: bool) -> list[Again]:
     from loaderbench.analysis.again import Again
     from loaderbench.studies.again import run_again, study_again
 
-    studies = store.studies()
-    runs = store.runs()
+    stored_here = store.contents()
+    runs, studies = stored_here.runs, stored_here.studies
     for stored in studies:
         if stored.study is not None:
             runs += store.open_study(stored.study).runs.runs()

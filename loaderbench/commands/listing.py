@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 @with_options(without=("quiet",))
 def list_runs(output: OutputOptions) -> None:
     """List the stored runs, broken ones included."""
+    from loaderbench.recording.lines import RunLine
     from loaderbench.recording.store import Store
 
     store = Store(output.results)
-    runs = store.lines()
     if output.json_out is not None:
-        write_json([_entry(run) for run in runs], output.json_out)
+        write_json([_entry(run) for run in store.lines()], output.json_out)
         return
     from loaderbench.reporting.listing import print_list
 
-    print_list(runs, studies=store.studies())
+    stored = store.contents_in_lines(RunLine)
+    print_list(stored.runs, studies=stored.studies)
 
 
 def _entry(run: ListedRun) -> dict[str, object]:

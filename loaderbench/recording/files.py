@@ -24,7 +24,7 @@ from loaderbench import plain
 from loaderbench.errors import ConfigError, LoaderbenchError
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat
-from loaderbench.recording.tables import open_file, open_tables, to_bytes
+from loaderbench.recording.tables import CHUNK_BYTES, open_descriptor, open_tables, to_bytes
 
 FACTS_FILE = "facts.json"
 ARRAYS_FILE = "arrays.npz"
@@ -85,12 +85,18 @@ def json_bytes(value: Json) -> bytes:
     return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: str | Path) -> bytes:
     """The content of a JSON file. Raises OSError, and ValueError for what is no file or longer than MOST_JSON_BYTES."""
-    with open_file(path) as file:
-        content = file.read(MOST_JSON_BYTES + 1)
+    descriptor, size = open_descriptor(path)
+    try:
+        # Room for MOST_JSON_BYTES would take longer to get than a usual file to read.
+        content = os.read(descriptor, min(size, MOST_JSON_BYTES) + 1)
+        while len(content) <= MOST_JSON_BYTES and (more := os.read(descriptor, CHUNK_BYTES)):
+            content += more
+    finally:
+        os.close(descriptor)
     if len(content) > MOST_JSON_BYTES:
-        raise ValueError(f"{path.name} is longer than {MOST_JSON_BYTES:,} bytes")
+        raise ValueError(f"{os.path.basename(path)} is longer than {MOST_JSON_BYTES:,} bytes")
     return content
 
 
@@ -105,7 +111,7 @@ def parsed(content: bytes | str) -> Any:
     """The value of a JSON text. Raises ValueError, for the NaN that Python would take too, and for more values than
     MOST_VALUES: each takes up to 30 times its text."""
     text = content if isinstance(content, str) else content.decode(json.detect_encoding(content), "surrogatepass")
-    if sum(map(text.count, (",", "[", "{"))) > MOST_VALUES:
+    if len(text) > MOST_VALUES and sum(map(text.count, (",", "[", "{"))) > MOST_VALUES:
         raise ValueError(f"it holds more than {MOST_VALUES:,} values")
     try:
         return _DECODER.decode(text)

@@ -1,11 +1,12 @@
-"""The part of a record that a line of `list` shows, read without the rest: a store holds thousands of records."""
+"""The part of a record that a line of `list` shows, or that the ledger looks at, read without the rest: a store holds
+thousands of records."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar, get_args
 
 from loaderbench import plain
 from loaderbench.cases.case import Case
@@ -20,6 +21,20 @@ class VerdictLine:
     """The part of a `Verdict` that a line shows."""
 
     bottleneck: Bottleneck
+
+
+@dataclass(frozen=True)
+class AdviceLine:
+    """The part of an `Advice` that tells whether it is of the ledger."""
+
+    measured_speedup: Estimate | None = None
+
+
+@dataclass(frozen=True)
+class AdvisingLine(VerdictLine):
+    """The part of a `Verdict` that tells whether it is of the ledger."""
+
+    advice: tuple[AdviceLine, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,39 +63,55 @@ class RunLine:
         return None if self.watched is None else self.watched.so_far_s
 
 
+@dataclass(frozen=True)
+class LedgerLine(RunLine):
+    """The line of a run, with what tells whether it has predictions that were measured."""
+
+    verdict: AdvisingLine | None = None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the gain of a piece of advice was measured."""
+        return self.verdict is not None and any(one.measured_speedup is not None for one in self.verdict.advice)
+
+
+L = TypeVar("L", bound=RunLine)
 Wanted = Mapping[str, "Wanted | None"]
 """Names of members; of an object in which only some members are wanted, those."""
 
 
 def _wanted(kind: type[Any]) -> Wanted:
     """The members that a dataclass is read from."""
-    parts = {"verdict": VerdictLine, "watched": WatchedLine}
-    return {field.name: _wanted(parts[field.name]) if field.name in parts else None for field in fields(kind)}
+    parts = (VerdictLine, AdvisingLine, WatchedLine)
+    wanted: dict[str, Wanted | None] = {}
+    for name, member in plain.type_hints(kind).items():
+        wanted[name] = next((_wanted(part) for part in parts if part in get_args(member)), None)
+    return wanted
 
 
-SHOWN: Wanted = {"schema": None, **_wanted(RunLine)}
+SHOWN: Mapping[type[RunLine], Wanted] = {kind: {"schema": None, **_wanted(kind)} for kind in (RunLine, LedgerLine)}
 
 
-def read_line(content: bytes) -> RunLine | None:
+def read_line(content: bytes, kind: type[L]) -> L | None:
     """The line of a `run.json` of today's schema. None where it has another schema, is laid out differently from how
-    the store writes it, or what the line shows is damaged: then the whole of it must be read."""
+    the store writes it, or what the line holds is damaged: then the whole of it must be read."""
     try:
-        chosen = members(content.decode().removesuffix("\n"), SHOWN)
+        chosen = members(content.decode().removesuffix("\n"), SHOWN[kind])
         if chosen is None:
             return None
         value: JsonObject = parsed(chosen)
         if value.get("schema") != SCHEMA:
             return None
-        line = plain.from_json(RunLine, value)
-        check_figures(line.case, line.throughput, None, {name: value.get(name) for name in ("case", "throughput")})
+        line = plain.from_json(kind, value)
+        check_figures(line.case, line.throughput, None, value)
     except ValueError:
         return None
     return line
 
 
-def line_of(record: RunRecord) -> RunLine:
+def line_of(record: RunRecord, kind: type[L]) -> L:
     """The line of a record that was read in whole."""
-    return plain.from_json(RunLine, plain.to_json(record))
+    return plain.from_json(kind, plain.to_json(record))
 
 
 def members(text: str, wanted: Wanted, indent: str = " ") -> str | None:

@@ -8,7 +8,7 @@ readers drop those they do not know. reporting/words.py fills in the texts (`sum
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -628,7 +628,7 @@ LEAST, MOST = 1e-90, 1e90
 """Magnitudes of the figures that a run can give. Beyond, sums and quotients over several runs leave a float's range."""
 
 
-def check_figures(case: Case, rate: Estimate | None, step: StepTimes | None, value: Json) -> None:
+def check_figures(case: Case, rate: Estimate | None, step: StepTimes | None, value: JsonObject) -> None:
     """Check what the types do not tell of a record. `value`: its JSON. Raises ValueError, which names the figure."""
     where = _beyond(value)
     if where is not None:
@@ -647,22 +647,17 @@ def check_figures(case: Case, rate: Estimate | None, step: StepTimes | None, val
         raise ValueError(f"{wrong[0]} must be above 0")
 
 
-def _beyond(value: Json) -> str | None:
+def _beyond(value: JsonObject | list[Json]) -> str | None:
     """The place of the first number beyond LEAST and MOST, which is put together only where there is one: a store holds
     millions of numbers."""
-    if isinstance(value, float | int):
-        return "" if value and not LEAST <= abs(value) <= MOST else None
-    items: Iterable[tuple[object, Json]] = ()
-    if isinstance(value, dict):
-        items = value.items()
-    elif isinstance(value, list):
-        items = enumerate(value)
-    for name, item in items:
-        if item is None or type(item) is str:
-            continue
-        found = _beyond(item)
-        if found is not None:
-            return f"{name}.{found}".removesuffix(".")
+    for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+        if type(item) is float or type(item) is int:
+            if item and not LEAST <= abs(item) <= MOST:
+                return str(name)
+        elif type(item) is dict or type(item) is list:
+            found = _beyond(item)
+            if found is not None:
+                return f"{name}.{found}"
     return None
 
 

@@ -31,7 +31,7 @@ import re
 import secrets
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -80,7 +80,8 @@ PROBE_BYTES = 4 << 20
 """Bytes that `check_writable` writes and removes: more than a usual run, about 100 bytes a step and arm."""
 
 
-R = TypeVar("R", RunRecord, RunLine)
+L = TypeVar("L", bound=RunLine)
+R = TypeVar("R", bound=RunRecord | RunLine)
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,16 @@ class StoredStudy:
     study: StudyRecord | None
     problem: str | None
     """Why it cannot be read, or what else is wrong with it; None where it is whole."""
+
+
+@dataclass(frozen=True)
+class Contents(Generic[R]):
+    """All that is in a store, oldest first."""
+
+    runs: list[Listed[R]]
+    """Broken, unfinished and newer ones with their problem."""
+    studies: list[StoredStudy]
+    """Damaged and newer ones with their problem."""
 
 
 class NotStored(CaseFailed):
@@ -533,15 +544,19 @@ def _whole_record(content: bytes, name: str) -> RunRecord:
     return read_record(value)
 
 
-def _line(content: bytes, name: str) -> RunLine:
-    """Raises as `_whole_record` does, where what the line shows is damaged."""
-    return read_line(content) or line_of(_whole_record(content, name))
+def _line(kind: type[L]) -> Callable[[bytes, str], L]:
+    """Reads lines of this kind. It raises as `_whole_record` does, where what the line holds is damaged."""
+
+    def read(content: bytes, name: str) -> L:
+        return read_line(content, kind) or line_of(_whole_record(content, name), kind)
+
+    return read
 
 
-def _content(path: Path) -> bytes | None:
+def _content(folder: Path, name: str) -> bytes | None:
     """None where there is no such file. Raises as `read_bytes`."""
     try:
-        return read_bytes(path)
+        return read_bytes(f"{folder}{os.sep}{name}")  # a Path would take four times as long
     except FileNotFoundError:
         return None
 
@@ -556,11 +571,11 @@ def _read_run(found: _Folder, read: Callable[[bytes, str], R]) -> Listed[R]:
     if found.problem is not None:
         return without_record("unreadable", found.problem)
     try:
-        content = _content(folder / RECORD_FILE)
+        content = _content(folder, RECORD_FILE)
         if content is None:
             marker = read_json(folder / MARKER_FILE)
             # The run may have finished between the two checks.
-            content = _content(folder / RECORD_FILE)
+            content = _content(folder, RECORD_FILE)
             if content is None and (root := noted(folder)) is not None:
                 where = kept(root) if (root / folder.name).is_dir() else f"it was kept in {root}, which is not there"
                 return without_record("crashed", f"its result could not be written here: {where}")
@@ -625,7 +640,7 @@ def _doubt(found: _Folder, case: Case, record: bytes) -> str | None:
     if CASE_FILE not in found.names:
         return f"{CASE_FILE} is missing; {RECORD_FILE} holds the case too"
     try:
-        content = _content(found.path / CASE_FILE)
+        content = _content(found.path, CASE_FILE)
         same = content is None or b'\n "case": ' + content.rstrip().replace(b"\n", b"\n ") + b",\n" in record
         if content is not None and not same and schema1.case_from(parsed(content)) != case:
             return f"{CASE_FILE} is of another run: not the case of {RECORD_FILE}"
@@ -717,13 +732,9 @@ class Store:
         except OSError as error:
             raise ConfigError(f"cannot read the results folder {self.root}: {error.strerror}") from error
 
-    def _all(self, kind: Kind) -> Iterator[_Folder]:
-        return (found for name in self._names() if (found := self._folder(name)).kind == kind)
-
     def studies(self) -> list[StoredStudy]:
         """Every study and comparison, oldest first; damaged and newer ones with their problem."""
-        with _reading_many():
-            return [_read_study(found) for found in self._all("study")]
+        return self._contents(_whole_record, ("study",)).studies
 
     def runs(self) -> list[StoredRun]:
         """Every run, oldest first. Broken, unfinished and newer ones are listed with their problem.
@@ -731,19 +742,39 @@ class Store:
         Raises:
             ConfigError: the store's folder cannot be read. A missing one is an empty store.
         """
-        with _reading_many():
-            return [_read_run(found, _whole_record) for found in self._all("run")]
+        return self._contents(_whole_record, ("run",)).runs
 
     def lines(self) -> list[ListedRun]:
         """Every run as in `runs`, with as much of its record as a line of the list shows: the rest is not read, and
         damage in it is not noticed."""
+        return self._contents(_line(RunLine), ("run",)).runs
+
+    def contents(self) -> Contents[RunRecord]:
+        """Every run and study, as `runs` and `studies`; each folder is looked into once."""
+        return self._contents(_whole_record)
+
+    def contents_in_lines(self, kind: type[L]) -> Contents[L]:
+        """Every run as in `lines`, in lines of this kind, and every study; each folder is looked into once."""
+        return self._contents(_line(kind))
+
+    def _contents(self, read: Callable[[bytes, str], R], kinds: Sequence[Kind] = ("run", "study")) -> Contents[R]:
+        found: Contents[R] = Contents([], [])
         with _reading_many():
-            return [_read_run(found, _line) for found in self._all("run")]
+            for folder in map(self._folder, self._names()):
+                if folder.kind == "run" and "run" in kinds:
+                    found.runs.append(_read_run(folder, read))
+                elif folder.kind == "study" and "study" in kinds:
+                    found.studies.append(_read_study(folder))
+        return found
+
+    def in_whole(self, lines: Iterable[Listed[L]]) -> list[StoredRun]:
+        """The runs of these lines, but for those that are gone meanwhile."""
+        with _reading_many():
+            return [run for line in lines if (run := self.run(line.run_id)) is not None]
 
     def runs_where(self, fits: Callable[[RunLine], bool]) -> list[StoredRun]:
         """The runs whose lines fit, oldest first; no other record is read in whole."""
-        fitting = [line.run_id for line in self.lines() if line.record is not None and fits(line.record)]
-        return [run for run_id in fitting if (run := self.run(run_id)) is not None]
+        return self.in_whole([line for line in self.lines() if line.record is not None and fits(line.record)])
 
     def run(self, run_id: str) -> StoredRun | None:
         """The run of exactly this id; None where there is none."""

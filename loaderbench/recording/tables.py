@@ -98,13 +98,15 @@ def _exactly(file: Any, size: int, name: str) -> NDArray[np.uint8]:
     return data
 
 
-def open_file(path: Path) -> BinaryIO:
-    """Open a file to read it. Raises OSError, and ValueError for what is no file: a pipe would never end."""
+def open_descriptor(path: str | Path) -> tuple[int, int]:
+    """(descriptor, bytes) of a file, opened to be read. Raises OSError, and ValueError for what is no file: a pipe
+    would never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
         os.close(descriptor)
-        raise ValueError(f"{path.name} is no file")
-    return open(descriptor, "rb")
+        raise ValueError(f"{os.path.basename(path)} is no file")
+    return descriptor, found.st_size
 
 
 @contextmanager
@@ -113,8 +115,8 @@ def open_tables(path: Path) -> Iterator[Tables]:
     if not os.path.lexists(path):
         yield Tables(None, 0)
         return
-    with open_file(path) as file:
-        size = os.fstat(file.fileno()).st_size
+    descriptor, size = open_descriptor(path)
+    with open(descriptor, "rb") as file:
         _check_directory(file, size)
         with zipfile.ZipFile(file) as archive:
             yield Tables(archive, _most_bytes(size))

@@ -208,7 +208,8 @@ class Content:
 
 def _chosen(store: Store, names: Sequence[str]) -> tuple[Sequence[StoredRun], Sequence[StoredStudy]]:
     if not names:
-        return store.runs(), store.studies()
+        stored = store.contents()
+        return stored.runs, stored.studies
     chosen = select(store, names)
     return sorted((*chosen.runs, *chosen.of_studies), key=lambda run: run.run_id), chosen.studies
 

@@ -9,6 +9,7 @@ from time import perf_counter_ns
 
 from loaderbench.analysis.forecast import calibrated, held_part, predicted_epoch
 from loaderbench.analysis.forecast_source import joined, layers_source, source_of
+from loaderbench.analysis.ledger import collected
 from loaderbench.cases.case import FIELDS, PARTS, Case, Change, FieldValue
 from loaderbench.cases.options import ForecastOptions, base_type, whole_number
 from loaderbench.cases.study import check_range
@@ -41,7 +42,6 @@ from loaderbench.recording.store import LATEST, Store, StoredRun, StoredStudy, l
 from loaderbench.running.jobs.table import RUN_EPOCHS, TIME_CHECKPOINTS, CheckpointsRequest, EpochsRequest
 from loaderbench.running.supervisor import Child, JobFailed, prefix_of_decoder
 from loaderbench.studies.kept import KeptStudy, Say, told
-from loaderbench.studies.ledger import collect
 from loaderbench.studies.measure import judged
 
 NUM_CHECKPOINTS = 5
@@ -417,7 +417,7 @@ def past_of(store: Store, here: Environment, *, emulated: bool) -> Past:
     emulated devices, whose steps are as long as their profiles say, or those of real ones."""
     entries = [
         one
-        for one in collect(store).entries
+        for one in collected((), (stored.study for stored in store.studies() if stored.study is not None)).entries
         if one.score is not None and one.emulated == emulated and same_hardware(one.environment, here)
     ][-MOST_PAST:]
     return Past(

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from loaderbench.analysis.ledger import collected
 from loaderbench.recording.ledger import Collected
+from loaderbench.recording.lines import LedgerLine
 from loaderbench.recording.store import Store
 
 
 def collect(store: Store) -> Collected:
-    """Every prediction in the store that was measured, of all machines, oldest first. Reads records and studies, no
-    run's raw facts; runs and studies that cannot be read are left out and counted.
+    """Every prediction in the store that was measured, of all machines, oldest first. Reads no run's raw facts, and the
+    whole records of those alone that measured one. Runs and studies that cannot be read are left out and counted.
 
     Raises:
         ConfigError: the store's folder cannot be read. A missing one is an empty store.
     """
-    runs, studies = store.runs(), store.studies()
-    damaged = sum(run.status == "unreadable" for run in runs) + sum(one.study is None for one in studies)
+    stored = store.contents_in_lines(LedgerLine)
+    measured = store.in_whole(line for line in stored.runs if line.record is not None and line.record.is_measured)
+    damaged = sum(run.status == "unreadable" for run in stored.runs) + sum(run.record is None for run in measured)
     return collected(
-        (run.record for run in runs if run.record is not None),
-        (one.study for one in studies if one.study is not None),
-        damaged,
+        (run.record for run in measured if run.record is not None),
+        (one.study for one in stored.studies if one.study is not None),
+        damaged + sum(one.study is None for one in stored.studies),
     )

@@ -9,6 +9,7 @@ import os
 import re
 import struct
 import sys
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -314,6 +315,23 @@ def test_a_sparse_file_is_not_read_to_its_end(tmp_path: Path) -> None:
     assert "longer than" in str(run.problem)
     with pytest.raises(ConfigError, match="no archive of tables"):
         load_run(folder)
+
+
+def test_a_small_file_takes_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_bytes(b"{}\n")
+    tracemalloc.start()
+    try:
+        assert files.read_bytes(path) == b"{}\n"
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_that_does_not_tell_its_size_is_read_to_its_end() -> None:
+    path = Path("/proc/filesystems")
+    assert path.stat().st_size == 0
+    assert files.read_bytes(path) == path.read_bytes() != b""
 
 
 def test_a_run_of_a_day_is_far_from_the_limits(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from loaderbench import plain
 from loaderbench.recording.files import json_bytes
-from loaderbench.recording.lines import SHOWN, RunLine, VerdictLine, line_of, members, read_line
+from loaderbench.recording.lines import SHOWN, LedgerLine, RunLine, VerdictLine, line_of, members, read_line
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store
 from tests.campaign.damage import spoil
@@ -63,25 +63,26 @@ def test_a_line_says_what_the_whole_record_does_whatever_its_layout(layout: str,
     path.write_text(LAYOUTS[layout](json.loads(path.read_bytes())))
     (line,) = store.lines()
     assert (line.status, line.problem, line.title) == ("ok", None, CASE.title)
-    assert line.record == line_of(stored)
+    assert line.record == line_of(stored, RunLine)
     assert line.record is not None and (line.record.tag, line.record.throughput) == ("nightly", rate)
 
 
+@pytest.mark.parametrize("kind", [RunLine, LedgerLine])
 @pytest.mark.parametrize("seed", range(40))
-def test_a_line_of_any_record_is_the_part_of_the_whole(seed: int) -> None:
+def test_a_line_of_any_record_is_the_part_of_the_whole(seed: int, kind: type[RunLine]) -> None:
     record = filled(RunRecord, Random(seed))
     record = plain.from_json(RunRecord, {**plain.to_json(record), "schema": 2})  # type: ignore[dict-item]
     value: Any = plain.to_json(record)
-    chosen = members(json_bytes(value).decode().removesuffix("\n"), SHOWN)
+    chosen = members(json_bytes(value).decode().removesuffix("\n"), SHOWN[kind])
     assert chosen is not None, "the store's own layout is read without the rest"
-    assert plain.from_json(RunLine, json.loads(chosen)) == plain.from_json(RunLine, value)
+    assert plain.from_json(kind, json.loads(chosen)) == plain.from_json(kind, value)
 
 
 def test_a_line_takes_of_the_verdict_what_it_shows() -> None:
     content = record_bytes()
     value = json.loads(content)
     value["verdict"] = {"bottleneck": "prep", "summary": "a sentence", "advice": [{"code": "more_workers"}]}
-    line = read_line(json_bytes(value))
+    line = read_line(json_bytes(value), RunLine)
     assert line is not None and line.verdict == VerdictLine("prep")
 
 
@@ -91,7 +92,7 @@ def test_the_lines_of_stored_runs_are_those_of_their_records() -> None:
     assert len(runs) > 10
     for run, line in zip(runs, lines, strict=True):
         assert (line.run_id, line.status, line.problem, line.title) == (run.run_id, run.status, run.problem, run.title)
-        assert run.record is not None and line.record == line_of(run.record)
+        assert run.record is not None and line.record == line_of(run.record, RunLine)
 
 
 SHOWN_DAMAGE = [
@@ -132,5 +133,5 @@ def test_a_line_of_a_spoilt_run_never_says_another_thing_than_the_whole(seed: in
     what = spoil(spoilt, random)
     for run, line in zip(store.runs(), store.lines(), strict=True):
         if run.record is not None:  # where the rest of it is damaged, a line may not notice
-            assert line.record == line_of(run.record), what
+            assert line.record == line_of(run.record, RunLine), what
             assert (line.problem, line.title) == (run.problem, run.title), what

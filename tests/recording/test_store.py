@@ -20,8 +20,10 @@ from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.plain import to_json
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import SCHEMA, SPAN_FIELDS, STEP_FIELDS, Run, Series
+from loaderbench.recording.lines import RunLine
 from loaderbench.recording.record import Estimate, RunRecord
 from loaderbench.recording.store import SCHEMA_FILE, RunFolder, Store, load_run
+from loaderbench.recording.studies import StudyRecord, SweepFacts
 from loaderbench.reporting.words import worded_caveat
 from tests.made import make_case, make_record, make_run, make_segment
 
@@ -93,6 +95,25 @@ def test_a_run_is_running_then_finished(tmp_path: Path) -> None:
     assert to_json(run.record) == json.loads((folder.path / "run.json").read_text())
     assert run.record == record_of(folder)
     assert names(folder.path) == ["case.json", "run.json"]
+
+
+def test_all_of_a_store_is_read_with_one_look_into_each_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    for _ in range(2):
+        folder = store.open_run(CASE)
+        folder.write_record(record_of(folder))
+    study = store.new_study("sweep", ["a"])
+    study.write(StudyRecord(SCHEMA, 1, study.study_id, "sweep", study.started_at, SweepFacts(2), None))
+    alone = (store.runs(), store.lines(), store.studies())
+    looks: list[str] = []
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: looks.append(Path(path).name) or listdir(path))
+
+    whole, lines = store.contents(), store.contents_in_lines(RunLine)
+
+    assert (whole.runs, lines.runs, whole.studies) == alone and lines.studies == whole.studies
+    assert len(alone[0]) == 2 and len(alone[2]) == 1
+    assert sorted(looks) == sorted(2 * [tmp_path.name, *listdir(tmp_path)])
 
 
 def test_run_ids_sort_by_time_and_name_the_case(tmp_path: Path) -> None:
