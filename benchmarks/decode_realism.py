@@ -20,7 +20,7 @@ from PIL import Image
 sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / "images")]
 from photographs import encode, real_images  # noqa: E402
 
-from loaderbench.images.synthesize import encoding_for, paint  # noqa: E402
+from loaderbench.images.paint import encoding_for, paint  # noqa: E402
 
 SIZES = ((256, 256), (500, 375), (512, 512), (1024, 1024))
 

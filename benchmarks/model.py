@@ -58,9 +58,10 @@ from loaderbench.running.jobs.table import TRY_BATCH, LayersRequest, MeasureMemo
 from loaderbench.running.layers import Found, Iteration, Stopwatch, copies_of, discover, repeated
 from loaderbench.running.memory_trace import trace_step
 from loaderbench.running.supervisor import Child, JobFailed
+from loaderbench.studies.fit_plan import plan_fit
 from loaderbench.studies.measure import quiet
 from loaderbench.studies.model import plan_model
-from loaderbench.studies.model_fit import RLIMIT_BESIDE, FitStudy, plan_fit
+from loaderbench.studies.model_fit import RLIMIT_BESIDE, FitStudy
 from loaderbench.workloads import build_workload
 from loaderbench.workloads.calls import CallTracer, Keywords, Site
 

@@ -21,7 +21,7 @@ from loaderbench.devices.select import has_intel_gpu
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images import cache_state
 from loaderbench.images.filesystem import FileSystem, storage_behind
-from loaderbench.images.index import first_image
+from loaderbench.images.listing import first_image
 from loaderbench.samplers.cpu import parse_meminfo, pressure_off_reason
 from loaderbench.samplers.nvml import gpu_facts
 from loaderbench.samplers.process_io import runqueue_off_reason

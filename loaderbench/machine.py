@@ -247,7 +247,7 @@ def package_versions() -> dict[str, str]:
 
 def memlock_limit_bytes() -> int | None:
     """Bytes this process may lock in memory; None is unlimited (RLIMIT_MEMLOCK, or CAP_IPC_LOCK)."""
-    from loaderbench.images import cache_state  # late: it needs numpy
+    from loaderbench.images import cache_state  # late: few ask for it
 
     return cache_state.memlock_limit_bytes()
 

@@ -16,7 +16,7 @@ from loaderbench.devices import select
 from loaderbench.devices.profile import SHIPPED, load
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images.manifest import read_manifest, resolve_dataset
-from loaderbench.images.synthesize import parse_resolution
+from loaderbench.images.variants import parse_resolution
 from loaderbench.plain import type_hints
 from loaderbench.printable import short
 from loaderbench.recording.split_times import SplitTime, TableMachine, TableSubject

@@ -3,8 +3,11 @@ started or stored; and what such a line proposes works."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -187,6 +190,7 @@ def folder(small_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(small_set, root / "copy")
     (root / "link").symlink_to(small_set / "96")
     shutil.copytree(small_set / "96", root / "hard", copy_function=lambda one, other: Path(other).hardlink_to(one))
+    (root / "nothing").mkdir()
     (root / "script.py").write_text("")
     (root / "trace.json").write_text("{}")
     return root
@@ -226,6 +230,48 @@ def test_no_option_takes_what_is_none_of_its_values(refusals: list[Planned]) -> 
         if one.is_taken and not (HUGE in one.words and one.words[one.words.index(HUGE) - 1] in ANY_NUMBER)
     ]
     assert not taken, "\n".join(taken)
+
+
+# -- how soon it comes -----------------------------------------------------------------------------------------
+
+SOON = [
+    *([*RUN, flag, value] for flag, value in (("--loader-option", "foo=1"), ("--decoder-option", "resize=z"))),
+    *([*RUN, flag, value] for flag, value in (("--duration", "1e12"), ("--workers", "9999"), ("--json", "no/folder"))),
+    *(["run", "--device", "emulated", flag, value] for flag, value in (("--res", "96"), ("--batch-size", "100000000"))),
+    [*CPU, "--model", "resnet5"],
+    [*CPU, "--precision", "fp16"],
+    ["run", "nosuch"],
+    ["run", "nothing"],
+    ["run", ""],
+    ["sweep", "nosuch"],
+    ["tune", "set/96", "--budget", "0"],
+    ["compare", "a=set/96", "b=link"],
+    ["capacity", "set/96", "--batch-size", "1", "--device", "cuda"],
+    ["precision", "--model", "nosuch"],
+    ["watch", "nosuch.py"],
+    ["dataset", "convert", "nosuch", "--to", "wds"],
+    ["model", "layers", "nosuch"],
+    ["model", "memory", "nosuch"],
+    ["model", "fit", "resnet18", "--memory", "1"],
+    ["model", "size", "nosuch", "--target", "5/s"],
+    ["model", "offload", "resnet18", "--memory", "1K"],
+    ["model", "split", "resnet18", "--device", "cpu:1,cuda:0"],
+    ["model", "io", "nosuch"],
+]
+"""Wrong command lines of every command that measures."""
+
+
+@pytest.mark.parametrize("words", SOON, ids=" ".join)
+def test_a_refusal_comes_before_anything_that_computes_is_imported(words: list[str], folder: Path) -> None:
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "loaderbench", *words],
+        capture_output=True, text=True, cwd=folder, env=environ, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr[-300:]
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert "typer" in imported
+    assert not imported & {"torch", "numpy", "PIL", "multiprocessing", "rich"}
 
 
 # -- what a refusal proposes ---------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from loaderbench.analysis.read_queue import Queue
 from loaderbench.analysis.statistics import interval
 from loaderbench.analysis.steps import STALLED_FRACTION
 from loaderbench.cases.arms import Arm
-from loaderbench.cases.case import Case, Change, Feed, FieldValue
+from loaderbench.cases.case import DIRECT, SAMPLES, SCALED, Case, Change, Feed, FieldValue
 from loaderbench.cases.traits import Work
 from loaderbench.plain import Json
 from loaderbench.recording.facts import SPAN, Facts, PrepProbe, ScaleProbe, Table
@@ -71,10 +71,6 @@ STANDS = ("bandwidth", "stalls")
 """Kinds of storage that serves many readers no faster than one."""
 IO_THREADS = "io_threads"
 """The loader option that `--io-threads` sets, of loaders that read ahead."""
-SAMPLES, DIRECT = "samples", "direct"
-"""The loader option that says how PIL images become batches, and its value for straight into them."""
-SCALED = "auto"
-"""The value of `--decode-scale` that decodes large crops smaller."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from loaderbench.analysis.agreement import inference_agreement, training_agreement
 from loaderbench.analysis.statistics import Blocks, blocks_of, draws_of_mean, interval
-from loaderbench.cases.case import Precision
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.record import Estimate
 from loaderbench.recording.studies import (
@@ -25,7 +24,6 @@ from loaderbench.recording.studies import (
     TrainingAgreement,
 )
 
-REFERENCE: Precision = "fp32"
 NUM_BLOCKS = 10
 """Blocks of consecutive steps that the intervals rest on."""
 

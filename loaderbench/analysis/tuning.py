@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from loaderbench.analysis.advice import SCALED
 from loaderbench.analysis.comparison import rate_of_runs, rates, ratio_of
 from loaderbench.analysis.pixels import pixel_difference
+from loaderbench.cases.case import SCALED
 from loaderbench.recording.record import Estimate, RunRecord
 from loaderbench.recording.studies import Final, Finalist, TrialRates, TuneFacts, Tuning
 

@@ -27,7 +27,13 @@ MODES: tuple[Mode, ...] = get_args(Mode)[:-1]
 OUTPUTS: tuple[Output, ...] = get_args(Output)
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 DECODE_SCALES: tuple[DecodeScale, ...] = get_args(DecodeScale)
+SCALED: DecodeScale = "auto"
+"""Large crops are decoded smaller."""
+SAMPLES, DIRECT = "samples", "direct"
+"""The loader option that says how PIL images become batches, and its value for straight into them."""
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)[:-1]
+REFERENCE: Precision = "fp32"
+"""With which `precision` compares the others."""
 DURATION_S = 60.0
 """Of measuring a case, where nothing else is asked for."""
 SHORT_RUN_STEPS = 100

@@ -29,11 +29,13 @@ def capacity(
     output: OutputOptions,
 ) -> None:
     """How many accelerators this storage feeds from this machine, and what stops the next one."""
-    from loaderbench.recording.store import Store
-    from loaderbench.studies.capacity import CapacityStudy, plan_capacity
+    from loaderbench.studies.capacity_plan import plan_capacity
 
     check_json_target(output.json_out)
     plan = plan_capacity(dataset, Options(subject, feed, step), asked)
+    from loaderbench.recording.store import Store  # late: refusals come without it
+    from loaderbench.studies.capacity import CapacityStudy
+
     store = Store(output.results)
     store.check_writable()
     study = CapacityStudy(plan, store)

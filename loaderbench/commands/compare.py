@@ -83,19 +83,22 @@ def compare(
 
 def _data_sets(targets: list[str], options: Options, rounds: int, output: OutputOptions, *, dry_run: bool) -> None:
     """Check that both hold the same files, measure them in turn, show, store."""
-    from loaderbench.recording.store import Store
-    from loaderbench.reporting.words import note
-    from loaderbench.studies.compare import ONE_OF_EACH, ComparisonStudy, parse_targets, plan_data_sets, title
+    from loaderbench.studies.compare_plan import ONE_OF_EACH, parse_targets, plan_data_sets, title
 
     one_of_each("compare", options, *ONE_OF_EACH)
     tell = (lambda line: None) if output.quiet else say
     with progress("preparing the data set") as on_progress:
         plan = plan_data_sets(parse_targets(targets), options, rounds, on_note=tell, progress=on_progress)
+    from loaderbench.reporting.words import note
+
     for one in plan.notes:
         tell(note(one))
     if dry_run:
         show_plan(plan.cases, title)
         return
+    from loaderbench.recording.store import Store  # late: refusals come without it
+    from loaderbench.studies.compare import ComparisonStudy
+
     store = Store(output.results)
     store.check_writable()
     study = ComparisonStudy(plan, store)
@@ -109,7 +112,7 @@ def _measure(study: ComparisonStudy, output: OutputOptions) -> BaseException | N
     """Measure both sides and show the progress. Returns the exception that ended it early, or None."""
     from loaderbench.cases.study import expected_seconds
     from loaderbench.reporting.live import Progress
-    from loaderbench.studies.compare import title
+    from loaderbench.studies.compare_plan import title
 
     expected_s = [expected_seconds(case) for case in study.cases]
     with Progress(len(study.cases), quiet=output.quiet, expected_s=expected_s, title=title) as view:

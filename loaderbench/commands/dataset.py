@@ -83,11 +83,12 @@ def convert(
     ] = None,
 ) -> None:
     """Convert images into another library's container files. A second call does nothing."""
-    from loaderbench.images.convert import convert_dataset
     from loaderbench.images.manifest import resolve_dataset
 
     with progress("preparing the data set") as on_progress:
         folder, _ = resolve_dataset(src, res, progress=on_progress)
+    from loaderbench.images.convert import convert_dataset  # late: a wrong name is refused without numpy
+
     with progress("converting images") as on_progress:
         try:
             made = convert_dataset(folder, to, out, shard_images=shard_images, progress=on_progress)

@@ -28,11 +28,13 @@ def fit(
     output: OutputOptions,
 ) -> None:
     """The largest batch that fits: predicted, then confirmed by trials in fresh processes, each of three steps."""
-    from loaderbench.recording.store import Store
-    from loaderbench.studies.model_fit import FitStudy, plan_fit
+    from loaderbench.studies.fit_plan import plan_fit
 
     check_json_target(output.json_out)
     plan = plan_fit(model, options, memory, how)
+    from loaderbench.recording.store import Store  # late: refusals come without it
+    from loaderbench.studies.model_fit import FitStudy
+
     store = Store(output.results)
     store.check_writable()
     study = FitStudy(plan, store, resume=resume)

@@ -26,11 +26,13 @@ def io(
     output: OutputOptions,
 ) -> None:
     """Time the copy of a batch to the device and of its outputs back, without the step between them."""
-    from loaderbench.recording.store import Store
-    from loaderbench.studies.model_io import IoStudy, plan_io
+    from loaderbench.studies.io_plan import plan_io
 
     check_json_target(output.json_out)
     plan = plan_io(model, options, batch_size, max_batch, inc)
+    from loaderbench.recording.store import Store  # late: refusals come without it
+    from loaderbench.studies.model_io import IoStudy
+
     store = Store(output.results)
     store.check_writable()
     study = IoStudy(plan, store)

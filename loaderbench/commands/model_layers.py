@@ -42,14 +42,16 @@ def layers(
     output: OutputOptions,
 ) -> None:
     """Time each call of a model, forward and backward: in the running step, and alone."""
-    from loaderbench.recording.store import Store
-    from loaderbench.studies.model_layers import DataOptions, LayersStudy, plan_layers
+    from loaderbench.studies.layers_plan import DataOptions, plan_layers
 
     check_json_target(output.json_out, csv)
     feed = DataOptions(
         data, res, None if loader is None else Words.parse(loader), None if workers is None else Numbers((workers,))
     )
     planned = plan_layers(model, options, batch_size, steps, alone=alone, data=feed)
+    from loaderbench.recording.store import Store  # late: refusals come without it
+    from loaderbench.studies.model_layers import LayersStudy
+
     store = Store(output.results)
     store.check_writable()
     study = LayersStudy(planned, store)

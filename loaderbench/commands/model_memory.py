@@ -26,11 +26,13 @@ def memory(
     output: OutputOptions,
 ) -> None:
     """The memory that a step of a model needs: predicted without the device, measured on it, by kind and by layer."""
-    from loaderbench.recording.store import Store
-    from loaderbench.studies.memory import MemoryStudy, plan_memory
+    from loaderbench.studies.memory_plan import plan_memory
 
     check_json_target(output.json_out)
     plan = plan_memory(model, options, read("batch_size", Numbers, batch_size), measure=measure)
+    from loaderbench.recording.store import Store  # late: refusals come without it
+    from loaderbench.studies.memory import MemoryStudy
+
     store = Store(output.results)
     store.check_writable()
     study = MemoryStudy(plan, store)

@@ -42,14 +42,15 @@ def offload(
     output: OutputOptions,
 ) -> None:
     """Run a model with a part of its tensors on the host. Where a batch would not fit, what is used last goes there."""
-    from loaderbench.recording.store import Store
-    from loaderbench.studies.model_offload import OffloadStudy
     from loaderbench.studies.offload_plan import plan_offload
 
     check_json_target(output.json_out)
     plan = plan_offload(
         model, options, batch_size, above_kb=offload_above, after=offload_after, memory=memory, steps=steps, study=study
     )
+    from loaderbench.recording.store import Store  # late: refusals come without it
+    from loaderbench.studies.model_offload import OffloadStudy
+
     store = Store(output.results)
     store.check_writable()
     found = OffloadStudy(plan, store)

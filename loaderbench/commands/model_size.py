@@ -21,12 +21,14 @@ def size(
     output: OutputOptions,
 ) -> None:
     """How many devices a rate or a latency needs, at which batch, and what loader and storage must then deliver."""
-    from loaderbench.recording.store import Store
-    from loaderbench.studies.model_size import SizeStudy, plan_size
+    from loaderbench.studies.size_plan import plan_size
 
     check_json_target(output.json_out)
+    plan = plan_size(model, options, asked, output.results)
+    from loaderbench.recording.store import Store  # late: refusals come without it
+    from loaderbench.studies.model_size import SizeStudy
+
     store = Store(output.results)
-    plan = plan_size(model, options, asked, store)
     store.check_writable()
     study = SizeStudy(plan, store)
     ended = run_study(study, output)

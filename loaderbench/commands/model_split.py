@@ -48,8 +48,6 @@ def split(
     output: OutputOptions,
 ) -> None:
     """Split one batch over unlike devices: times by part, the best split, run against the fastest device alone."""
-    from loaderbench.recording.store import Store
-    from loaderbench.studies.model_split import SplitStudy
     from loaderbench.studies.split_plan import edit_table, plan_split
 
     check_json_target(output.json_out)
@@ -58,6 +56,9 @@ def split(
         _show(table, output, edited=bool(set_times or drop))
         return
     plan = plan_split(model, options, batch_size, output.results, turns=turns, remeasure=remeasure)
+    from loaderbench.recording.store import Store  # late: refusals come without it
+    from loaderbench.studies.model_split import SplitStudy
+
     store = Store(output.results)
     store.check_writable()
     study = SplitStudy(plan, store)

@@ -31,8 +31,7 @@ def precision(
     output: OutputOptions,
 ) -> None:
     """Run a model in every precision: time, memory, and whether its numbers still agree with fp32."""
-    from loaderbench.recording.store import Store
-    from loaderbench.studies.precision import PrecisionRequest, PrecisionStudy, plan_precision
+    from loaderbench.studies.precision_plan import PrecisionRequest, plan_precision
 
     check_json_target(output.json_out)
     wanted = PRECISIONS if precisions is None else [name.strip() for name in precisions.split(",")]
@@ -40,6 +39,9 @@ def precision(
     plan = plan_precision(request)
     if plan.note and not output.quiet:
         say(plan.note)
+    from loaderbench.recording.store import Store  # late: refusals come without it
+    from loaderbench.studies.precision import PrecisionStudy
+
     store = Store(output.results)
     store.check_writable()
     study = PrecisionStudy(plan, store)

@@ -44,9 +44,8 @@ def tune(
     output: OutputOptions,
 ) -> None:
     """Find the fastest loader, decoder, workers and prefetch for a data set and a device."""
-    from loaderbench.recording.store import Store
     from loaderbench.studies.request import DEFAULT_RESOLUTION, named_data_sets
-    from loaderbench.studies.tune import Tune, check_tuning, describe, plan_tuning
+    from loaderbench.studies.tune_plan import check_tuning, describe, plan_tuning
 
     options = Options(subject, feed, step, effort)
     check_tuning(options, budget)
@@ -59,6 +58,9 @@ def tune(
             echo(describe(case))
         echo(f"{len(cases)} settings, at most {budget / 60:.1f} minutes")
         return
+    from loaderbench.recording.store import Store  # late: refusals come without it
+    from loaderbench.studies.tune import Tune
+
     store = Store(output.results)
     store.check_writable()
     check_json_target(output.json_out)

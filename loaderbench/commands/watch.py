@@ -93,15 +93,17 @@ def watch(
     Options for loaderbench come before SCRIPT (or -m MODULE), all behind it are the script's. What loaderbench says
     goes to stderr.
     """
-    from loaderbench.recording.store import Store
+    script, *arguments = command or [""]
+    if not script:
+        raise ConfigError("give a script to run: loaderbench watch SCRIPT [ARGS]…, or -m MODULE")
+    if not as_module and not Path(script).is_file():
+        raise ConfigError(f"there is no script {script}; give a Python file, or -m MODULE")
+    probes = _parsed(probes)
+    from loaderbench.recording.store import Store  # late: refusals come without it
     from loaderbench.reporting.live import WatchLine
     from loaderbench.studies.watch import ScriptWatch
     from loaderbench.studies.watch_writing import Judging, check_every
 
-    script, *arguments = command or [""]
-    if not script:
-        raise ConfigError("give a script to run: loaderbench watch SCRIPT [ARGS]…, or -m MODULE")
-    probes = _parsed(probes)
     check_every(every)
     rank = _rank(json_out, apply=apply, delays="delay" in probes)
     target = json_out and str(Path(json_out).absolute())  # the script may go to another folder

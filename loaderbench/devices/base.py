@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-from loaderbench.devices.tracing import Recorder
-from loaderbench.recording.facts import DeviceFacts, MemoryFacts
+    from loaderbench.devices.tracing import Recorder
+    from loaderbench.recording.facts import DeviceFacts, MemoryFacts
 
 Event = Any
 """Opaque point in the device's queue, made by `Device.record`."""

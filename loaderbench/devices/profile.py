@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loaderbench.cases.case import MODES
 from loaderbench.cases.toml import check_keys, read_toml
@@ -17,7 +17,9 @@ from loaderbench.errors import ConfigError
 from loaderbench.plain import JsonObject
 from loaderbench.printable import short
 from loaderbench.recording.output import write_output
-from loaderbench.recording.record import RunRecord
+
+if TYPE_CHECKING:
+    from loaderbench.recording.record import RunRecord
 
 DEFAULT_MACHINE = "h200"
 """The machine that `--device emulated` emulates by default."""

@@ -21,14 +21,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from loaderbench.errors import CaseFailed, UnavailableError
 from loaderbench.images.filesystem import storage_behind
-from loaderbench.images.index import ImageIndex
+from loaderbench.images.listing import first_image
 from loaderbench.images.over_files import over_files
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from loaderbench.images.index import ImageIndex
 
 PAGE_BYTES = mmap.PAGESIZE
 SYS_CACHESTAT = 451
@@ -270,6 +274,24 @@ def evicted(path: str) -> bool:
     return True
 
 
+def can_prove_cold(folder: str) -> bool:
+    """Whether files of the folder can be evicted from the page cache, and the eviction can be seen.
+
+    That proves a run cold by residency, and by bytes where counters see them. Tried with one file: read it, evict it,
+    check it. OSError where it cannot be read.
+    """
+    path = first_image(folder)
+    if path is None:
+        from loaderbench.images.shards import first_container  # late: it needs numpy
+
+        path = first_container(folder)
+    if path is None:
+        return False
+    with open(path, "rb") as file:
+        file.read()
+    return evict_files([path]).fraction == 0
+
+
 def memlock_limit_bytes() -> int | None:
     """How much this process may lock (RLIMIT_MEMLOCK); None: without limit (unlimited, or CAP_IPC_LOCK)."""
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
@@ -354,6 +376,8 @@ def choose_subset(sizes: NDArray[np.int64], budget_bytes: int, seed: int = 0) ->
     Each file counts as whole pages. The files are split by size into as many classes as fit, and one is drawn from
     each; of sixteen such draws the one whose mean size is nearest to the mean of all files is taken.
     """
+    import numpy as np  # late: refusals come without it
+
     pages = -(-sizes // PAGE_BYTES) * PAGE_BYTES
     if pages.sum() <= budget_bytes:
         return np.arange(len(sizes), dtype=np.int64)
@@ -426,6 +450,8 @@ def ram_copy(
         UnavailableError: `folder` is no tmpfs, or not one image fits.
         CaseFailed: an image cannot be read, though it was listed.
     """
+    import numpy as np  # late: refusals come without it
+
     if not Path(folder).is_dir() or not storage_behind(folder).is_memory:
         raise UnavailableError(f"{folder} is not a tmpfs; name one, or raise RLIMIT_MEMLOCK to lock files instead")
     remove_leftovers(folder)
@@ -482,6 +508,8 @@ def spread_over_sizes(sizes: NDArray[np.int64], chosen: NDArray[np.int64], seed:
     Sorted by size, equal ones at random, then taken in the order of their reversed bits (van der Corput's sequence: of
     any 2ᵏ in a row one comes from each 2ᵏ-th part).
     """
+    import numpy as np  # late: refusals come without it
+
     shuffled = np.random.default_rng(seed).permutation(chosen)
     by_size = shuffled[np.argsort(sizes[shuffled], kind="stable")]
     num_bits = max(1, (len(chosen) - 1).bit_length())

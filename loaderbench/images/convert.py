@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 
 from loaderbench import lacking
 from loaderbench.errors import CaseFailed, ConfigError
-from loaderbench.images.files import CONVERTED_RECORD, exclusive, holds_foreign_files, read_record, replace_file
+from loaderbench.images.files import (
+    CONVERTED_RECORD,
+    exclusive,
+    holds_foreign_files,
+    read_record,
+    record_of,
+    replace_file,
+)
 from loaderbench.images.index import ImageIndex, index_images
 from loaderbench.images.jpeg import CMYK_COMPONENTS
 from loaderbench.images.pool import run_parallel
@@ -32,7 +39,6 @@ from loaderbench.images.shards import (
     make_index,
     names_of,
     read_shards,
-    record_of,
     write_shards,
 )
 from loaderbench.neutral import standing_in

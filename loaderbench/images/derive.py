@@ -18,7 +18,7 @@ from loaderbench.images.formats import SUFFIXES
 from loaderbench.images.index import index_images
 from loaderbench.images.jpeg import too_large
 from loaderbench.images.pool import run_parallel
-from loaderbench.images.scan import find_variants
+from loaderbench.images.variants import find_variants
 
 Progress = Callable[[int, int], None]
 

@@ -118,6 +118,19 @@ def read_record(record: Path) -> JsonObject | None:
     return found
 
 
+def record_of(folder: str | Path) -> JsonObject | None:
+    """What a converted folder was made from; None for any other folder.
+
+    Raises:
+        ConfigError: the record is damaged.
+    """
+    record = Path(folder) / CONVERTED_RECORD
+    content = read_record(record)
+    if content is not None and not {"format", "listing"} <= set(content):
+        raise ConfigError(f"{record} is damaged; remove {record.parent}")
+    return content
+
+
 def holds_foreign_files(folder: Path) -> bool:
     """Whether anything but loaderbench's own records is in the folder."""
     return any(not entry.name.startswith(OWN_FILES_PREFIX) for entry in folder.iterdir())

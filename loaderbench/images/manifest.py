@@ -17,8 +17,8 @@ from loaderbench.cases.options import is_count
 from loaderbench.cases.toml import check_keys, read_toml
 from loaderbench.errors import ConfigError
 from loaderbench.images.files import make_own_folder, user_cache_folder
-from loaderbench.images.scan import find_variants
-from loaderbench.images.synthesize import make_dataset, parse_resolution, variant_name
+from loaderbench.images.synthesize import make_dataset
+from loaderbench.images.variants import find_variants, parse_resolution, variant_name
 from loaderbench.plain import JsonObject
 
 Progress = Callable[[int, int], None]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from loaderbench import plain
 from loaderbench.cases.traits import Format, format_names
 from loaderbench.errors import ConfigError
+from loaderbench.images.files import record_of
 from loaderbench.images.filesystem import FileSystem, storage_behind
 from loaderbench.images.formats import (
     MOST_HEAD,
@@ -26,7 +27,7 @@ from loaderbench.images.formats import (
     format_of,
     size_of,
 )
-from loaderbench.images.index import IMAGE_SUFFIXES, FolderContent, ImageIndex, Listing
+from loaderbench.images.index import ImageIndex, index_of
 from loaderbench.images.jpeg import (
     SCAN_BYTES,
     JpegHeader,
@@ -38,7 +39,9 @@ from loaderbench.images.jpeg import (
     too_large,
     too_many_scans,
 )
-from loaderbench.images.shards import read_shards, record_of
+from loaderbench.images.listing import IMAGE_SUFFIXES, FolderContent, Listing
+from loaderbench.images.shards import read_shards
+from loaderbench.images.variants import find_variants
 from loaderbench.plain import JsonObject
 
 Progress = Callable[[int, int], None]
@@ -233,34 +236,6 @@ class DatasetScan:
         return found
 
 
-def find_variants(root: str | Path) -> dict[int, Path]:
-    """The resolution variants of a data set: sub-folders named as integers that hold class folders.
-
-    A class folder that merely has a number for a name (MNIST's 0 … 9) holds images itself and is none.
-    Ordered by resolution; empty for a plain ImageFolder tree, a flat folder, a missing one.
-    """
-    try:
-        with os.scandir(root) as entries:
-            numbered = [entry for entry in entries if entry.name.isascii() and entry.name.isdigit() and entry.is_dir()]
-    except OSError:
-        return {}
-    found = {int(entry.name): Path(entry.path) for entry in numbered if _holds_classes(entry.path)}
-    return dict(sorted(found.items()))
-
-
-def _holds_classes(folder: str) -> bool:
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.lower().endswith(IMAGE_SUFFIXES):
-                    return False
-                if not entry.name.startswith(".") and entry.is_dir():
-                    return True
-    except OSError:
-        return False
-    return False
-
-
 class _ScanListing(Listing):
     """The images that a run would read, and what it would not."""
 
@@ -305,7 +280,7 @@ def _num_folders(images: ImageIndex) -> int:
 def _list_tree(root: str, called: str) -> tuple[ImageIndex, _ScanListing]:
     listing = _ScanListing()
     try:
-        return listing.index(root, *listing.add_tree(root)), listing
+        return index_of(listing, root, *listing.add_tree(root)), listing
     except OSError as error:
         raise ConfigError(f"cannot read the data set folder {called}: {error.strerror}") from error
 

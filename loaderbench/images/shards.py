@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.errors import ConfigError
-from loaderbench.images.files import CONVERTED_RECORD, OWN_FILES_PREFIX, read_record, replace_file
+from loaderbench.images.files import CONVERTED_RECORD, OWN_FILES_PREFIX, record_of, replace_file
 from loaderbench.images.index import ImageIndex, index_images
 from loaderbench.plain import JsonObject
 from loaderbench.plugins import loader_of_format
@@ -128,19 +128,6 @@ def listing_digest(images: ImageIndex) -> str:
     digest.update(images.offsets.tobytes())
     digest.update(images.sizes.tobytes())
     return digest.hexdigest()[:16]
-
-
-def record_of(folder: str | Path) -> JsonObject | None:
-    """What a converted folder was made from; None for any other folder.
-
-    Raises:
-        ConfigError: the record is damaged.
-    """
-    record = Path(folder) / CONVERTED_RECORD
-    content = read_record(record)
-    if content is not None and not {"format", "listing"} <= set(content):
-        raise ConfigError(f"{record} is damaged; remove {record.parent}")
-    return content
 
 
 def first_container(folder: str) -> str | None:

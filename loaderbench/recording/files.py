@@ -15,16 +15,16 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar
 
 from loaderbench import plain
 from loaderbench.errors import ConfigError, LoaderbenchError
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.tables import CHUNK_BYTES, open_descriptor, open_tables, to_bytes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 FACTS_FILE = "facts.json"
 ARRAYS_FILE = "arrays.npz"
@@ -161,6 +161,8 @@ def write_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]], name: str = A
 
 def digest_of(arrays: Mapping[str, NDArray[Any]]) -> str:
     """SHA-256 of the tables: places, types, shapes, contents. The same however they were compressed."""
+    import numpy as np  # late: refusals come without it
+
     digest = hashlib.sha256()
     for place in sorted(arrays):
         table = np.ascontiguousarray(arrays[place])

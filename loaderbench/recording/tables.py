@@ -15,10 +15,11 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MOST_BYTES, MOST_RATIO = 64 << 20, 20
 MOST_DIRECTORY_BYTES = 16 << 20
@@ -31,7 +32,7 @@ END, ZIP64 = 22, 20
 (APPNOTE.TXT 4.3.15 and 4.3.16)."""
 
 
-class Tables(Mapping[str, NDArray[Any]]):
+class Tables(Mapping[str, "NDArray[Any]"]):
     """The tables of a file, by their places; remembers those that were taken. A file may hold more than belongs to the
     facts beside it, where a process died between writing the two."""
 
@@ -76,6 +77,8 @@ class Tables(Mapping[str, NDArray[Any]]):
 
 def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """(shape, whether columns come first, type) of a table."""
+    import numpy as np  # late: refusals come without it
+
     version = np.lib.format.read_magic(file)
     if version == (1, 0):
         return np.lib.format.read_array_header_1_0(file)
@@ -86,6 +89,8 @@ def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 def _exactly(file: Any, size: int, name: str) -> NDArray[np.uint8]:
     """The rest of a member, which has `size` bytes. Raises ValueError where it has not."""
+    import numpy as np  # late: refusals come without it
+
     data, at = np.empty(size, np.uint8), 0
     while at < size:
         chunk = file.read(min(CHUNK_BYTES, size - at))
@@ -140,6 +145,8 @@ def _check_directory(file: BinaryIO, size: int) -> None:
 
 def to_bytes(tables: Mapping[str, NDArray[Any]]) -> bytes:
     """The file that holds the tables, compressed where `open_tables` takes it so."""
+    import numpy as np  # late: refusals come without it
+
     named: dict[str, Any] = {**tables}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **named)

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from loaderbench.cases.case import CacheState
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
-from loaderbench.images.cache_state import Residency, evict, evict_files, evicted, locked, ram_copy, residency
-from loaderbench.images.index import first_image
+from loaderbench.images.cache_state import Residency, evict, evicted, locked, ram_copy, residency
 from loaderbench.images.over_files import NUM_THREADS, over_files
-from loaderbench.images.shards import DataSet, first_container
+from loaderbench.images.shards import DataSet
 from loaderbench.machine import available_memory_bytes, shm_bytes
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import CacheFacts, ColdRead, RamCopyFacts
@@ -50,20 +49,6 @@ OnDone = Callable[[int, int], None]
 """Called with (files done, all files)."""
 MEMORY_FRACTION = 0.4
 """Fraction of the free memory that a copy or a lock may take at most."""
-
-
-def can_prove_cold(folder: str) -> bool:
-    """Whether files of the folder can be evicted from the page cache, and the eviction can be seen.
-
-    That proves a run cold by residency, and by bytes where counters see them. Tried with one file: read it, evict it,
-    check it. OSError where it cannot be read.
-    """
-    path = first_image(folder) or first_container(folder)
-    if path is None:
-        return False
-    with open(path, "rb") as file:
-        file.read()
-    return evict_files([path]).fraction == 0
 
 
 def _memory_budget() -> int:

@@ -23,7 +23,7 @@ from loaderbench.cases.case import Case
 from loaderbench.devices.select import nvml_ordinal
 from loaderbench.errors import KINDS, CaseFailed, LoaderbenchError, UnavailableError
 from loaderbench.images.cache_state import remove_leftovers
-from loaderbench.images.index import first_image
+from loaderbench.images.listing import first_image
 from loaderbench.interrupts import interrupts_held
 from loaderbench.lacking import memory
 from loaderbench.machine import environment

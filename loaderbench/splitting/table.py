@@ -15,15 +15,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from loaderbench import plain
 from loaderbench.errors import ConfigError
 from loaderbench.machine import environment
 from loaderbench.plain import Json
 from loaderbench.printable import short
-from loaderbench.recording.facts import Environment
 from loaderbench.recording.files import open_lock, parsed, read_bytes, write_atomic
 from loaderbench.recording.split_times import SplitTime, TableMachine, TableSubject
+
+if TYPE_CHECKING:
+    from loaderbench.recording.facts import Environment
 
 FOLDER = "tables"
 """Below the folder of the results."""

@@ -6,21 +6,11 @@ docs/capacity.md defines every figure.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
-from typing import get_args
+from dataclasses import replace
 
-from loaderbench import plugins
 from loaderbench.analysis.capacity import curve_of, point_of
-from loaderbench.cases.arms import Arm
-from loaderbench.cases.case import Case
-from loaderbench.cases.options import CapacityOptions, EffortOptions, Options, Words, one_of_each
-from loaderbench.cases.study import check_choice, check_range, check_seconds
-from loaderbench.devices.select import traits_of
 from loaderbench.errors import CaseFailed, ConfigError, LoaderbenchError
-from loaderbench.images.filesystem import storage_behind
-from loaderbench.images.index import first_image, index_images
-from loaderbench.machine import environment
-from loaderbench.recording.capacity import Barrier, CapacityFacts, Look
+from loaderbench.recording.capacity import CapacityFacts, Look
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.progress import Message, Phase
 from loaderbench.recording.store import Store
@@ -36,99 +26,15 @@ from loaderbench.running.jobs.table import (
     SurveyRequest,
 )
 from loaderbench.running.supervisor import JobFailed, prefix_of_decoder
+from loaderbench.studies.capacity_plan import CapacityPlan
 from loaderbench.studies.capacity_search import next_ranks
 from loaderbench.studies.kept import KeptStudy, Say
-from loaderbench.studies.refusals import planned
-from loaderbench.studies.request import resolve
 from loaderbench.temporary import TemporaryFolder
 
-MOST_RANKS = 256
-"""Each is a process that imports PyTorch."""
 PATIENCE_S = 5.0
 """For the other ranks, once one has failed."""
 PROBE_PART, LEAST_PROBE_S, MOST_PROBE_S = 0.4, 2.0, 6.0
 """Seconds of the storage's probe: this part of a look, within these."""
-ONE_OF_EACH = ("res", "cache", "loader", "decoder", "workers", "prefetch", "model", "precision", "batch_size")
-
-
-@dataclass(frozen=True)
-class CapacityPlan:
-    """What is to be measured."""
-
-    facts: CapacityFacts
-    """Without a look."""
-    seconds: float
-    """Of a look."""
-
-
-def plan_capacity(dataset: str, options: Options, asked: CapacityOptions) -> CapacityPlan:
-    """What the options ask for.
-
-    Raises:
-        ConfigError: a value out of range, no such folder, a device that is not emulated, a loader that reads no image
-            files, or too few images.
-    """
-    if not 0 < asked.au < 1:
-        raise ConfigError(f"--au is a fraction above 0 and below 1, such as 0.9, not {asked.au:g}")
-    if not 1 <= asked.max_ranks <= MOST_RANKS:
-        raise ConfigError(f"--max-ranks is from 1 to {MOST_RANKS}, not {asked.max_ranks}")
-    check_seconds("--duration", asked.duration)
-    check_range("--steps", asked.steps, 1)
-    barrier: Barrier = check_choice("--barrier", asked.barrier, get_args(Barrier))
-    one_of_each("capacity", options, *ONE_OF_EACH)
-    options = replace(options, effort=EffortOptions(Words((Arm.REAL.value,)), duration=asked.duration, seed=asked.seed))
-    resolution = options.subject.res[0] if options.subject.res else None
-    if options.step.device != "auto" and traits_of(options.step.device).computes:
-        raise ConfigError(
-            f"capacity starts many ranks on one machine, each with an emulated device: give --device emulated, not "
-            f"{options.step.device}"
-        )
-    request = resolve(options, [(dataset, resolution)])
-    (case,) = planned(request)
-    _check_case(case)
-    images = index_images(case.subject.dataset)
-    needed = asked.max_ranks * case.step.batch_size
-    if len(images) < needed:
-        raise ConfigError(
-            f"{asked.max_ranks} ranks of batch {case.step.batch_size} need {needed:,} images, and {dataset} has "
-            f"{len(images):,}: give a larger set, or {_fewer(len(images), case.step.batch_size, asked.max_ranks)}"
-        )
-    behind = storage_behind(first_image(case.subject.dataset) or case.subject.dataset)
-    facts = CapacityFacts(
-        case=case,
-        au_target=asked.au,
-        max_ranks=asked.max_ranks,
-        barrier=barrier,
-        least_steps=asked.steps,
-        environment=environment(),
-        num_images=len(images),
-        image_bytes=int(images.sizes.sum()),
-        file_system=behind.type,
-        in_memory=behind.is_memory,
-    )
-    return CapacityPlan(facts, asked.duration)
-
-
-def _fewer(num_images: int, batch_size: int, max_ranks: int) -> str:
-    """The options with which so many images are enough."""
-    ranks, batch = num_images // batch_size, num_images // max_ranks
-    use = [f"--max-ranks {ranks}"] if ranks else []
-    use += [f"--batch-size {batch}"] if batch else []
-    return " or ".join(use) or "--batch-size 1 --max-ranks 1"
-
-
-def _check_case(case: Case) -> None:
-    """Raises ConfigError for what ranks cannot have."""
-    traits = plugins.LOADERS.find(case.feed.loader).traits
-    if not traits.reads_files or traits.format is not None or traits.needs_gpu:
-        raise ConfigError(
-            f"capacity gives each rank its own image files, which --loader {case.feed.loader} does not read from the "
-            "processors: use serial, multiprocess or threaded"
-        )
-    if case.subject.cache == "warm":
-        raise ConfigError("--cache warm would measure memory, not the storage: use cold or as-is")
-    if case.step.input_size is None and case.subject.resolution is None:
-        raise ConfigError("--input-size full has no known size here: give --res N, or --input-size N")
 
 
 class CapacityStudy(KeptStudy):

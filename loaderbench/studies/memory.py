@@ -6,12 +6,10 @@ docs/model-memory.md defines every figure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from loaderbench.analysis.memory import line_holds, line_through, peak_bytes
 from loaderbench.cases.case import Step
-from loaderbench.cases.options import ModelOptions
-from loaderbench.cases.study import check_range
 from loaderbench.devices.select import traits_of
 from loaderbench.errors import BatchTooSmall, ConfigError, LoaderbenchError
 from loaderbench.machine import environment
@@ -22,7 +20,7 @@ from loaderbench.running.jobs.table import MEASURE_MEMORY, TRACE_MEMORY, Measure
 from loaderbench.running.supervisor import Child, JobFailed
 from loaderbench.studies.kept import KeptStudy, Say, told
 from loaderbench.studies.measure import quiet
-from loaderbench.studies.model import plan_model
+from loaderbench.studies.memory_plan import MemoryPlan
 from loaderbench.temporary import temporary_folder
 
 NUM_STEPS = 3
@@ -32,8 +30,6 @@ LINE_BATCHES = (2, 4)
 differ there."""
 CHECK_BATCH = 3
 """Batch size of the trace that checks the line."""
-EMULATED = "an emulated device builds no model: its memory is predicted by the rules of an accelerator's allocator"
-NOT_ASKED = "not asked for (--no-measure)"
 
 
 def predict_traces(
@@ -70,30 +66,6 @@ def predict_peaks(child: Child, step: Step, batch_sizes: Sequence[int], seed: in
 def on_accelerator(step: Step) -> bool:
     """Whether the step's memory is an accelerator's own, or that of one that is emulated."""
     return not traits_of(step.device).on_host_cpus
-
-
-@dataclass(frozen=True)
-class MemoryPlan:
-    """What `model memory` is to do."""
-
-    step: Step
-    """Of batch 1."""
-    batch_sizes: tuple[int, ...]
-    seed: int
-    not_measured: str | None
-
-
-def plan_memory(model: str, options: ModelOptions, batch_sizes: Sequence[int], *, measure: bool) -> MemoryPlan:
-    """The batches to look at.
-
-    Raises:
-        ConfigError: as plan_model, or a batch size below 1.
-    """
-    for size in batch_sizes:
-        check_range("--batch-size", size, 1)
-    planned = plan_model(model, options)
-    reason = EMULATED if not planned.device.computes else None if measure else NOT_ASKED
-    return MemoryPlan(planned.step, tuple(dict.fromkeys(batch_sizes)), planned.seed, reason)
 
 
 class MemoryStudy(KeptStudy):

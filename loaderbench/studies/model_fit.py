@@ -9,27 +9,24 @@ import math
 import shutil
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from loaderbench.analysis.batch_search import next_batch
 from loaderbench.analysis.memory import MOST_BATCH, MemoryLine, line_through
 from loaderbench.analysis.model_memory import fit_of, outcome_of
-from loaderbench.cases.case import Step
-from loaderbench.cases.options import ModelOptions
-from loaderbench.cases.study import check_choice
 from loaderbench.errors import BatchTooSmall, ConfigError, OutOfMemory
 from loaderbench.machine import environment, oom_kills
 from loaderbench.printable import memory_sizes
 from loaderbench.recording.facts import Failure
-from loaderbench.recording.model_memory import CAP_HOWS, CapHow, MemoryTrace, ModelFit, ModelFitFacts, TrialFacts
+from loaderbench.recording.model_memory import CapHow, MemoryTrace, ModelFit, ModelFitFacts, TrialFacts
 from loaderbench.recording.store import LOG_FILE, Store
 from loaderbench.recording.studies import StudyRecord
 from loaderbench.running.jobs.table import TRY_BATCH, TrialRequest
 from loaderbench.running.supervisor import Child, JobFailed
+from loaderbench.studies.fit_plan import FitPlan
 from loaderbench.studies.kept import KeptStudy, Say, told
 from loaderbench.studies.measure import same_machine
 from loaderbench.studies.memory import CHECK_BATCH, LINE_BATCHES, NUM_STEPS, on_accelerator, predict_traces
-from loaderbench.studies.model import memory_limit, plan_model
 from loaderbench.temporary import temporary_folder
 
 HOPELESS = 2.0
@@ -37,41 +34,6 @@ HOPELESS = 2.0
 tiny models, and far less for others (docs/model-memory.md)."""
 RLIMIT_BESIDE = 20 << 20
 """What a trial's data probably grow by beside PyTorch's allocations: oneDNN's kernels and scratchpads, the heap."""
-EMULATED = "an emulated device builds no model: the largest batch is by its ledger, which is the prediction"
-
-
-@dataclass(frozen=True)
-class FitPlan:
-    """What `model fit` is to do."""
-
-    step: Step
-    """Of batch 1."""
-    seed: int
-    memory_bytes: int
-    memory_source: str
-    memory_asked: int | None
-    how: str
-    not_tried: str | None
-    """Why no trial is run."""
-
-
-def plan_fit(model: str, options: ModelOptions, memory: str | None, how: str | None) -> FitPlan:
-    """The limit and what holds it.
-
-    Raises:
-        ConfigError: as plan_model, a size that is none, a way that the device has not, or no limit known.
-    """
-    planned = plan_model(model, options)
-    limit = memory_limit(planned, memory)
-    if how is not None:
-        check_choice("--how", how, CAP_HOWS)
-        if not planned.device.on_host_cpus:
-            raise ConfigError("--how says what enforces the limit on the CPU: leave it out, or give --device cpu")
-    if not planned.device.computes:
-        used, not_tried = "prediction", EMULATED
-    else:
-        used, not_tried = (how or "ledger") if planned.device.on_host_cpus else "fraction", None
-    return FitPlan(planned.step, planned.seed, limit.bytes, limit.source, limit.asked, used, not_tried)
 
 
 class FitStudy(KeptStudy):

@@ -4,122 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from loaderbench.cases.case import Case, Step
-from loaderbench.cases.options import (
-    EffortOptions,
-    FeedOptions,
-    ModelOptions,
-    Numbers,
-    Options,
-    Side,
-    StepOptions,
-    SubjectOptions,
-    Words,
-    one_of_each,
-)
-from loaderbench.cases.study import check_range
-from loaderbench.devices.select import traits_of
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.machine import environment
 from loaderbench.recording.facts import Failure, Status
 from loaderbench.recording.model_layers import LayersFacts
 from loaderbench.recording.progress import Message, Phase, StepsDone
 from loaderbench.recording.store import Store
-from loaderbench.running.jobs.table import TIME_ALONE, TIME_LAYERS, LayersRequest
+from loaderbench.running.jobs.table import TIME_ALONE, TIME_LAYERS
 from loaderbench.running.supervisor import Child, JobFailed
 from loaderbench.studies.kept import KeptStudy, Say
-from loaderbench.studies.model import LENET, plan_model
-from loaderbench.studies.refusals import planned
-from loaderbench.studies.request import resolve
-
-BATCH_SIZE, CPU_BATCH_SIZE = 64, 8
-"""LeNet's batch is BATCH_SIZE on every device: that of its profile of 2019."""
-NUM_STEPS, CPU_NUM_STEPS, LENET_NUM_STEPS = 50, 20, 100
-"""LeNet's iteration takes milliseconds, so that 20 would be one moment of the machine."""
-NUM_ROUNDS = 5
-LEAST_RUN_SIZE = 32
-"""Of the plan of a run; LeNet takes smaller images."""
-NO_LAYERS = "not measured: an emulated device has no layers; use --device cpu"
-
-
-@dataclass(frozen=True)
-class DataOptions:
-    """What feeds the model, for the whole iteration; None: a batch in memory."""
-
-    data: str | None = None
-    resolution: int | None = None
-    loader: Words | None = None
-    workers: Numbers | None = None
-
-
-@dataclass(frozen=True)
-class LayersPlan:
-    request: LayersRequest
-    alone: bool
-
-
-def plan_layers(
-    model: str,
-    options: ModelOptions,
-    batch_size: int | None = None,
-    num_steps: int | None = None,
-    *,
-    alone: bool = True,
-    data: DataOptions = DataOptions(),
-) -> LayersPlan:
-    """What to measure; None takes the device's default.
-
-    Raises:
-        ConfigError: a value out of range, a contradiction, no such device or data set, or a device without layers.
-    """
-    if data.data is None and (data.resolution, data.loader, data.workers) != (None, None, None):
-        raise ConfigError("--res, --loader and --workers belong to a data set: give --data")
-    if options.device != "auto" and not traits_of(options.device).computes:
-        raise ConfigError(NO_LAYERS)
-    planned = plan_model(model, options, instead=("cpu",))
-    on_cpu = planned.device.on_host_cpus
-    size = batch_size if batch_size is not None else CPU_BATCH_SIZE if on_cpu and model != LENET else BATCH_SIZE
-    usual = LENET_NUM_STEPS if model == LENET else CPU_NUM_STEPS if on_cpu else NUM_STEPS
-    steps = num_steps if num_steps is not None else usual
-    check_range("--batch-size", size, 1)
-    check_range("--steps", steps, NUM_ROUNDS)
-    # Copies beside the compute of another step would hide in its time.
-    step = replace(planned.step, batch_size=size, overlap=False)
-    case = None
-    if data.data is not None:
-        case = _case(model, options, data, replace(step, channels=3) if model == LENET else step)
-        step = case.step
-    request = LayersRequest(step, planned.seed, NUM_ROUNDS, math.ceil(steps / NUM_ROUNDS), case)
-    return LayersPlan(request, alone)
-
-
-def _case(model: str, options: ModelOptions, data: DataOptions, step: Step) -> Case:
-    """The data set and its loader as `loaderbench run` would take them, files in whatever state of the cache.
-
-    Raises:
-        ConfigError: no such data set or loader, or a model that takes other images than loaders deliver.
-    """
-    if step.channels != 3:
-        raise ConfigError(f"loaders deliver images with 3 channels, not {step.channels}: leave --input-shape out")
-    asked = Options(
-        SubjectOptions(cache=Words(("as-is",))),
-        FeedOptions(loader=data.loader, workers=data.workers),
-        StepOptions(
-            batch_size=Numbers((step.batch_size,)),
-            model=Words((model,)),
-            mode=step.mode,
-            input_size=Side(max(step.input_size or 0, LEAST_RUN_SIZE)),
-            precision=Words((step.precision,)),
-            device=step.device,
-            overlap=False,
-        ),
-        EffortOptions(seed=options.seed),
-    )
-    one_of_each("model layers", asked, "loader", "workers")
-    case = planned(resolve(asked, [(data.data, data.resolution)]))[0]
-    return replace(case, step=replace(case.step, optimizer=step.optimizer, input_size=step.input_size))
+from loaderbench.studies.layers_plan import LayersPlan
 
 
 class LayersStudy(KeptStudy):

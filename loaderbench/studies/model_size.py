@@ -9,24 +9,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from loaderbench.analysis.sizing import sized, steps_needed, surely_above
-from loaderbench.cases.case import Step
-from loaderbench.cases.options import ModelOptions, SizeOptions
-from loaderbench.cases.study import check_range, check_seconds
 from loaderbench.devices.base import KnownTimes
-from loaderbench.devices.select import known_times
 from loaderbench.errors import BatchTooSmall, ConfigError, OutOfMemory
 from loaderbench.machine import available_memory_bytes, environment
 from loaderbench.recording.facts import DeviceFacts, Failure, MemoryFacts, Status, WorkloadFacts
 from loaderbench.recording.model_size import (
     BatchFacts,
     BatchFigures,
-    FeedFacts,
-    FileSource,
     KnownStep,
     SizeFacts,
     StepRound,
@@ -39,12 +33,8 @@ from loaderbench.running.supervisor import Child, JobFailed, KeptChild
 from loaderbench.studies.kept import KeptStudy, Say
 from loaderbench.studies.measure import quiet
 from loaderbench.studies.memory import predict_peaks
-from loaderbench.studies.model import plan_model
-from loaderbench.studies.stored_feed import find_feed
+from loaderbench.studies.size_plan import LEAST_STEPS, NUM_ROUNDS, SizePlan
 
-NUM_ROUNDS = 3
-LEAST_STEPS = 4
-"""Steps of a batch in a round: the blocks that its interval rests on."""
 USUAL_BATCHES = 10
 """Batches among which the time is divided: 1 to 512."""
 CLEAR_GAIN = 1.1
@@ -54,82 +44,6 @@ LADDER_FRACTION = 0.6
 START_GROWTH = 1.25
 """By how much starting and warming up are taken to grow from a batch to its double."""
 NO_MODEL = "an emulated device builds no model"
-
-
-@dataclass(frozen=True)
-class SizePlan:
-    """What is to be measured, and what is to be answered."""
-
-    step: Step
-    """Of batch 1."""
-    on_host_cpus: bool
-    seed: int
-    target_per_s: float | None
-    latency_s: float | None
-    percentile: float
-    batch_sizes: tuple[int, ...] | None
-    """None: doubled."""
-    max_batch: int | None
-    num_steps: int | None
-    """Of each batch in a round; None: as the time allows."""
-    duration_s: float
-    times: KnownTimes | None
-    """None: they are measured."""
-    feed: FeedFacts | None = None
-    no_feed: str | None = None
-    mean_file_bytes: float | None = None
-    mean_file_source: FileSource | None = None
-
-
-def plan_size(model: str, options: ModelOptions, asked: SizeOptions, store: Store) -> SizePlan:
-    """What the options ask for.
-
-    Raises:
-        ConfigError: a value out of range, a contradiction, no such device, run or data set.
-    """
-    if asked.target is None and asked.latency is None:
-        raise ConfigError("what is to be reached? give --target 5000/s, --latency 50ms, or both")
-    if not 1 <= asked.percentile <= 99.99:
-        raise ConfigError(f"--percentile must be from 1 to 99.99, not {asked.percentile:g}")
-    for size in asked.batch_size or ():
-        check_range("--batch-size", size, 1)
-    check_range("--max-batch", asked.max_batch, 1)
-    check_range("--steps", asked.steps, LEAST_STEPS * NUM_ROUNDS)
-    check_seconds("--duration", asked.duration, 1.0)
-    if asked.batch_size is not None and asked.max_batch is not None:
-        raise ConfigError("--batch-size names the batches, --max-batch ends their doubling: give one of them")
-    planned = plan_model(model, options)
-    feed, no_feed = find_feed(store, asked.run, asked.data)
-    mean, source = _mean_file_bytes(asked, feed)
-    return SizePlan(
-        step=planned.step,
-        on_host_cpus=planned.device.on_host_cpus,
-        seed=planned.seed,
-        target_per_s=asked.target,
-        latency_s=asked.latency,
-        percentile=asked.percentile,
-        batch_sizes=None if asked.batch_size is None else tuple(sorted({*asked.batch_size})),
-        max_batch=asked.max_batch,
-        num_steps=None if asked.steps is None else math.ceil(asked.steps / NUM_ROUNDS),
-        duration_s=asked.duration,
-        times=known_times(planned.step.device),
-        feed=feed,
-        no_feed=no_feed,
-        mean_file_bytes=mean,
-        mean_file_source=source,
-    )
-
-
-def _mean_file_bytes(asked: SizeOptions, feed: FeedFacts | None) -> tuple[float | None, FileSource | None]:
-    """(mean size of a file, where it is from)."""
-    if asked.mean_file_bytes is not None:
-        return float(asked.mean_file_bytes), "given"
-    if asked.data is not None:
-        from loaderbench.images.index import index_images
-
-        return float(index_images(str(asked.data.resolve())).sizes.mean()), "data"
-    mean = None if feed is None else feed.mean_file_bytes
-    return mean, None if mean is None else "run"
 
 
 class SizeStudy(KeptStudy):

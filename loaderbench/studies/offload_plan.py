@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from loaderbench.cases.case import Step
 from loaderbench.cases.options import ModelOptions
@@ -11,8 +12,10 @@ from loaderbench.cases.study import check_range
 from loaderbench.devices.base import KnownTimes
 from loaderbench.devices.select import known_times
 from loaderbench.errors import ConfigError
-from loaderbench.recording.offload_study import OffloadSetting
 from loaderbench.studies.model import memory_limit, plan_model
+
+if TYPE_CHECKING:
+    from loaderbench.recording.offload_study import OffloadSetting
 
 NUM_ROUNDS = 3
 LEAST_STEPS = 2
@@ -77,6 +80,8 @@ def plan_offload(
     limit = memory_limit(planned, memory)
     reserve = CPU_RESERVE_FRACTION if on_host else RESERVE_FRACTION
     wanted = steps or (CPU_STEPS if on_host else STEPS)
+    from loaderbench.recording.offload_study import OffloadSetting  # late: it needs numpy
+
     return OffloadPlan(
         step=replace(planned.step, batch_size=batch_size),
         seed=planned.seed,

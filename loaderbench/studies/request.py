@@ -14,12 +14,12 @@ from loaderbench.cases.study import StudyRequest, Target, Variant, check_choice,
 from loaderbench.cases.traits import Format, LoaderChoice
 from loaderbench.devices.select import parse_device
 from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.images.cache_state import can_prove_cold
+from loaderbench.images.files import record_of
 from loaderbench.images.formats import SUFFIXES
-from loaderbench.images.index import first_image, index_images
+from loaderbench.images.listing import Listing, first_image, list_images
 from loaderbench.images.manifest import resolve_dataset
-from loaderbench.images.shards import record_of
 from loaderbench.machine import usable_cpus
-from loaderbench.running.cache import can_prove_cold
 
 Folder = str | os.PathLike[str]
 Say = Callable[[str], None]
@@ -117,7 +117,7 @@ def _variant(dataset: str | None, resolution: int | None, progress: Progress) ->
     """Where it lies. Raises ConfigError, before anything starts, where it holds no image."""
     path, name = resolve_dataset(dataset, resolution, progress=progress)
     if first_image(path) is None and record_of(path) is None:
-        index_images(_as_called(path, dataset))  # says what the folder holds instead
+        list_images(_as_called(path, dataset), Listing())  # says what the folder holds instead
     return Variant(path, name, resolution)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from loaderbench.cases.case import Precision, Step
 from loaderbench.cases.options import ModelOptions, Time, is_count
@@ -17,10 +18,12 @@ from loaderbench.devices.select import known_times, profile_link, traits_of
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.machine import environment, usable_cpus
 from loaderbench.printable import short
-from loaderbench.recording.facts import Environment
 from loaderbench.recording.split_times import SplitTime, TableSubject
 from loaderbench.splitting.table import TimesTable, drop, extend, machine_of, path_of, read
 from loaderbench.studies.model import ModelPlan, plan_model
+
+if TYPE_CHECKING:
+    from loaderbench.recording.facts import Environment
 
 LEAST_TURNS, TURNS = 1, 10
 EXAMPLES = ("cpu,cuda:0", "cpu:1,cpu:1", "cpu:1,emulated")

@@ -16,23 +16,19 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from loaderbench import plugins
-from loaderbench.analysis.advice import DIRECT, SAMPLES, SCALED
 from loaderbench.analysis.comparison import rate_of_runs, rates
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.tuning import tuned
 from loaderbench.cases.arms import Arm
-from loaderbench.cases.case import Case
-from loaderbench.cases.options import RESULTS, TUNE_BUDGET_S, Numbers, Options, Words, one_of_each
+from loaderbench.cases.case import SCALED, Case
+from loaderbench.cases.options import RESULTS, TUNE_BUDGET_S
 from loaderbench.cases.options import options as asked_options
-from loaderbench.cases.study import check_seconds
-from loaderbench.devices.select import is_gpu
 from loaderbench.errors import CaseFailed
-from loaderbench.machine import usable_cpus
 from loaderbench.recording.facts import SCHEMA, ScaleProbe
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store, StudyFolder
@@ -41,22 +37,17 @@ from loaderbench.running.jobs.table import COMPARE_SCALES, SCREEN, ScalesRequest
 from loaderbench.running.supervisor import JobFailed, KeptChild
 from loaderbench.studies.likely import fair_order, likely, ranked, representatives
 from loaderbench.studies.measure import measure_case, measure_in, quiet
-from loaderbench.studies.refusals import planned
 from loaderbench.studies.request import (
     DEFAULT_RESOLUTION,
-    DataSet,
     Folder,
-    Progress,
     Say,
-    first_formats,
     named_data_sets,
     no_note,
     no_progress,
-    resolve,
 )
+from loaderbench.studies.tune_plan import check_tuning, describe, plan_tuning
 from loaderbench.temporary import temporary_folder
 
-MIN_BUDGET_S = 60.0
 PREFETCHES = (2, 4)
 """Prefetch values that are searched by default."""
 SEARCH_FRACTION = 0.6
@@ -101,12 +92,6 @@ def tune(
     study = Tune(cases, default, budget_s, Store(results), say).run()
     assert isinstance(study.findings, Tuning)
     return study.findings
-
-
-def check_tuning(options: Options, budget_s: float) -> None:
-    """Raises ConfigError for a budget that is too short, and for a list where one value is taken."""
-    check_seconds("--budget", budget_s, MIN_BUDGET_S)
-    one_of_each("tune", options, "res", "model", "precision", "batch_size")
 
 
 @dataclass
@@ -361,70 +346,6 @@ class Tune:
                     which = "the default" if case.key == default.key else describe(case)
                     self._say(f"{which} {record.status}: {record.failure.message}")
                 self._keep()
-
-
-def plan_tuning(
-    options: Options, dataset: DataSet, *, on_note: Callable[[str], None], progress: Progress
-) -> tuple[list[Case], Case]:
-    """(the settings to search, the default with which the winner is compared).
-
-    Defaults: all installed loaders and decoders, and as many workers as half, all and twice the CPUs.
-
-    Raises:
-        ConfigError: a value out of range, or a contradiction.
-    """
-    cpus, feed = usable_cpus(), options.feed
-    with_gpu = is_gpu(options.step.device)
-    formats = first_formats(() if dataset[0] is None else (dataset[0],))
-    usable = plugins.installed_loaders(with_gpu=with_gpu)
-    reading = [one for one in usable if one.decoder is not None or formats <= set(one.traits.formats)]
-    loaders = feed.loader or Words(choice.name for choice in reading)
-    decoders = feed.decoder
-    if decoders is None and any(plugins.LOADERS.find(name).traits.decodes == "ours" for name in loaders):
-        decoders = Words(choice.name for choice in plugins.installed_decoders(formats))
-    workers = feed.workers or Numbers(sorted({max(1, cpus // 2), cpus, 2 * cpus}))
-    options = replace(
-        options,
-        feed=replace(feed, loader=loaders, decoder=decoders, workers=workers),
-        effort=replace(options.effort, arms=Words((Arm.REAL,)), kernels=False, duration=10.0, ci_target=0.01),
-    )
-    request = resolve(options, [dataset], on_note=on_note, progress=progress)
-    if options.subject.cache is None and request.cache == "as-is":  # the first to read a file would pay for the others
-        request = replace(request, cache="warm")
-    cases = [*planned(request)]
-    cases += [case for one in cases for case in _other_ways(one, scaled=options.feed.decode_scale is None)]
-    usual = plugins.loader_choice(plugins.DEFAULT_LOADER)
-    default = cases[0].changed(
-        loader=usual.name, decoder=None if usual.decoder is None else usual.decoder.name, workers=cpus, prefetch=2,
-        output=feed.output or usual.traits.output, decode_scale=None, loader_options={}, decoder_options={},
-    )  # fmt: skip
-    return cases, default
-
-
-def _other_ways(case: Case, *, scaled: bool) -> list[Case]:
-    """The case with samples straight into their batch, where its loader makes them as torchvision's users do; and,
-    if `scaled`, with large crops decoded smaller, where its decoder can and the pictures are not known to be too small.
-    """
-    subject, feed, size = case.subject, case.feed, case.step.input_size
-    decoder = None if feed.decoder is None else plugins.DECODERS.find(feed.decoder).traits
-    found = []
-    if decoder is not None and decoder.gives_pil and plugins.LOADERS.find(feed.loader).traits.as_torchvision:
-        found.append(case.changed(loader_options={**feed.loader_options, SAMPLES: DIRECT}))
-    large = size is not None and (subject.resolution is None or subject.resolution >= 2 * size)
-    if scaled and large and decoder is not None and decoder.scales:
-        found.append(case.changed(decode_scale=SCALED))
-    return found
-
-
-def describe(case: Case) -> str:
-    """The settings that are searched, in short."""
-    feed = case.feed
-    decoder = f"+{feed.decoder}" if feed.decoder else ""
-    ways = [f"decode-scale={SCALED}"] if feed.decode_scale == SCALED else []
-    ways += [f"{key}={value}" for key, value in feed.loader_options.items()]
-    return " ".join(
-        [f"{feed.loader}{decoder} {feed.output} workers={feed.workers} prefetch={feed.prefetch}", *ways]
-    )  # fmt: skip
 
 
 def num_that_fit(num: int, seconds: float) -> int:

@@ -80,12 +80,10 @@ class ScriptWatch:
         the process's own then.
 
         Raises:
-            ConfigError: there is no such script, or this process is watched already.
+            ConfigError: this process is watched already.
         """
         if _Watch.current is not None:
             raise ConfigError("this script is being watched already: start another one as a process of its own")
-        if not as_module and not Path(script).is_file():
-            raise ConfigError(f"there is no script {script}; give a Python file, or -m MODULE")
         self.script, self._arguments, self._as_module = script, list(arguments), as_module
         self._path = str(Path(script).absolute())  # the script may go to another folder
         self._store, self._tell, self._probes, self._every_s = store, tell, probes, every_s

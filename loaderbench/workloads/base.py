@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from loaderbench.recording.facts import WorkloadFacts
+if TYPE_CHECKING:
+    from loaderbench.recording.facts import WorkloadFacts
 
 
 class Workload(Protocol):

@@ -9,11 +9,10 @@ from typing import Any
 import commands
 import pytest
 
-from loaderbench.images.cache_state import evict
+from loaderbench.images.cache_state import can_prove_cold, evict
 from loaderbench.images.filesystem import storage_behind
-from loaderbench.running.cache import can_prove_cold
 from loaderbench.selftest.slow_fuse import check_available, slow_fuse
-from loaderbench.studies.compare import default_caches
+from loaderbench.studies.compare_plan import default_caches
 
 pytestmark = [pytest.mark.bed, pytest.mark.slow, pytest.mark.alone]
 

@@ -11,7 +11,8 @@ import pytest
 from torchvision.datasets import ImageFolder
 
 from loaderbench.errors import ConfigError
-from loaderbench.images.index import first_image, index_images
+from loaderbench.images.index import index_images
+from loaderbench.images.listing import first_image
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from loaderbench.images.manifest import (
     read_manifest,
     resolve_dataset,
 )
-from loaderbench.images.scan import find_variants
+from loaderbench.images.variants import find_variants
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,8 @@ from PIL import Image
 from loaderbench.errors import ConfigError
 from loaderbench.images.index import index_images
 from loaderbench.images.jpeg import NotJpegError, parse_jpeg_header
-from loaderbench.images.scan import check_file, find_variants, scan_dataset
+from loaderbench.images.scan import check_file, scan_dataset
+from loaderbench.images.variants import find_variants
 
 
 def jpeg(width: int, height: int, **options: object) -> bytes:

@@ -16,17 +16,10 @@ from photographs import encode, real_images
 from PIL import Image
 
 from loaderbench.errors import ConfigError
+from loaderbench.images.paint import ENCODINGS, _fill, _Looks, encoding_for, paint
 from loaderbench.images.scan import scan_dataset
-from loaderbench.images.synthesize import (
-    ENCODINGS,
-    RECORD_NAME,
-    _fill,
-    _Looks,
-    encoding_for,
-    make_dataset,
-    paint,
-    parse_resolution,
-)
+from loaderbench.images.synthesize import RECORD_NAME, make_dataset
+from loaderbench.images.variants import parse_resolution
 
 TARGET_KB = {(256, 256): 35, (500, 375): 104, (512, 512): 121, (1024, 1024): 373, (2048, 2048): 1365}
 """Mean file sizes of data sets in use (the issue's figures)."""

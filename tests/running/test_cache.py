@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from loaderbench.images.cache_state import residency
+from loaderbench.images.cache_state import can_prove_cold, residency
 from loaderbench.images.index import index_images
 from loaderbench.images.shards import DataSet
 from loaderbench.running import cache
-from loaderbench.running.cache import CacheKeeper, can_prove_cold
+from loaderbench.running.cache import CacheKeeper
 
 
 @pytest.mark.parametrize("num_read", [0, 1, 24])

@@ -25,7 +25,8 @@ from loaderbench.running.crew import OneFailed
 from loaderbench.running.jobs.table import RankOpened, RankRunRequest, Surveyed
 from loaderbench.running.supervisor import JobFailed, ProcessDied
 from loaderbench.studies import capacity
-from loaderbench.studies.capacity import CapacityStudy, plan_capacity
+from loaderbench.studies.capacity import CapacityStudy
+from loaderbench.studies.capacity_plan import plan_capacity
 from tests.studies.kept import assert_kept, only_study
 
 TOY = """

@@ -17,7 +17,7 @@ from loaderbench.errors import ConfigError
 from loaderbench.plugins import loader_choice
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import Comparison
-from loaderbench.studies.compare import parse_targets, plan_comparison
+from loaderbench.studies.compare_plan import parse_targets, plan_comparison
 from tests.shipped_schema import shipped
 from tests.studies.kept import assert_kept
 

@@ -20,7 +20,8 @@ from loaderbench.reporting.model_layers import print_layers, profile, profile_cs
 from loaderbench.running.jobs.table import TIME_ALONE, Job
 from loaderbench.running.supervisor import Child, JobFailed
 from loaderbench.studies import model_layers as study_module
-from loaderbench.studies.model_layers import DataOptions, LayersStudy, plan_layers
+from loaderbench.studies.layers_plan import DataOptions, plan_layers
+from loaderbench.studies.model_layers import LayersStudy
 from tests.studies.kept import assert_kept, only_study
 
 FUNCTIONS = (

@@ -20,8 +20,10 @@ from loaderbench.recording.store import Store
 from loaderbench.recording.studies import StudyRecord
 from loaderbench.studies import memory as memory_module
 from loaderbench.studies import model_fit as fit_module
-from loaderbench.studies.memory import MemoryStudy, plan_memory, predict_peaks, predict_traces
-from loaderbench.studies.model_fit import FitStudy, plan_fit
+from loaderbench.studies.fit_plan import plan_fit
+from loaderbench.studies.memory import MemoryStudy, predict_peaks, predict_traces
+from loaderbench.studies.memory_plan import plan_memory
+from loaderbench.studies.model_fit import FitStudy
 from tests.studies.here import Here
 from tests.studies.kept import assert_kept, only_study
 

@@ -37,7 +37,8 @@ from loaderbench.running.jobs.table import BatchRequest, Job, TimedBatch
 from loaderbench.running.loop import StepLoop
 from loaderbench.running.supervisor import JobFailed
 from loaderbench.studies import model_size as study_module
-from loaderbench.studies.model_size import SizePlan, SizeStudy, plan_size
+from loaderbench.studies.model_size import SizeStudy
+from loaderbench.studies.size_plan import SizePlan, plan_size
 from loaderbench.studies.stored_feed import feed_of, find_feed
 from loaderbench.workloads.emulated import EmulatedWorkload
 from loaderbench.workloads.lenet import LeNet
@@ -53,7 +54,7 @@ def plan(store: Path, **changes: Any) -> SizePlan:
     names = ("mode", "input_size", "input_shape", "device", "precision", "optimizer")
     options = {"mode": "infer", "device": "cpu", **{name: asked.pop(name) for name in names if name in asked}}
     model = asked.pop("model", "lenet")
-    return plan_size(model, ModelOptions(**options), SizeOptions(**asked), Store(store))
+    return plan_size(model, ModelOptions(**options), SizeOptions(**asked), store)
 
 
 # -- made-up processes -----------------------------------------------------------------------------------

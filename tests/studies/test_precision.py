@@ -29,7 +29,8 @@ from loaderbench.running.jobs.precision import follow_steps
 from loaderbench.running.jobs.table import Examined, ExamineRequest, Job, StepsRequest
 from loaderbench.running.supervisor import JobFailed
 from loaderbench.studies import precision as study_module
-from loaderbench.studies.precision import PrecisionPlan, PrecisionRequest, PrecisionStudy, plan_precision
+from loaderbench.studies.precision import PrecisionStudy
+from loaderbench.studies.precision_plan import PrecisionPlan, PrecisionRequest, plan_precision
 from tests.filled import same
 from tests.made import make_device
 from tests.studies.kept import assert_kept

@@ -35,7 +35,8 @@ from loaderbench.studies.again import records_of
 from loaderbench.studies.likely import fair_order, likely, ranked, representatives
 from loaderbench.studies.measure import measure_case, unwatched
 from loaderbench.studies.request import resolve
-from loaderbench.studies.tune import Tune, _search_s, describe, num_that_fit, plan_tuning
+from loaderbench.studies.tune import Tune, _search_s, num_that_fit
+from loaderbench.studies.tune_plan import describe, plan_tuning
 from tests.analysis.simulate import Pipeline
 from tests.made import make_case, make_estimate, make_record
 from tests.studies.kept import assert_kept, only_study
