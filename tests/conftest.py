@@ -81,7 +81,7 @@ def _measuring_processes_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
         return (subprocess.Popen if forked_from is None else forked_from.begin)(command, **options)
 
     only = SimpleNamespace(Popen=begin, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
-    monkeypatch.setattr("loaderbench.running.supervisor.subprocess", only)
+    monkeypatch.setattr("loaderbench.running.process.subprocess", only)
 
 
 @pytest.fixture(scope="session")

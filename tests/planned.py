@@ -110,9 +110,10 @@ def main() -> None:
     sys.meta_path.insert(0, _Guarded())  # type: ignore[arg-type]
     import typer.main
 
-    from loaderbench.running import supervisor
+    from loaderbench.running import process, supervisor
     from loaderbench.studies import watch
 
+    process.Ahead._start = lambda ahead: None  # type: ignore[method-assign]
     supervisor.Child.__enter__ = _measures  # type: ignore[method-assign]
     watch.ScriptWatch.run = _measures  # type: ignore[method-assign]
     typer.main.get_command = cache(typer.main.get_command)

@@ -345,7 +345,7 @@ def found_in(asked: dict[str, Any]) -> None:
 
 def program(asked: dict[str, Any], descriptors: list[int]) -> Any:
     from loaderbench.__main__ import main
-    from loaderbench.running import supervisor
+    from loaderbench.running import process
 
     null = os.open(os.devnull, os.O_RDONLY)
     for number, descriptor in enumerate([null, *descriptors]):
@@ -355,7 +355,7 @@ def program(asked: dict[str, Any], descriptors: list[int]) -> Any:
         forget_command_line()  # which names the plug-ins that were found, and which a script need not import
     found_in(asked)
     Where(**{field.name: asked[field.name] for field in fields(Where)}).enter()
-    supervisor.subprocess = SimpleNamespace(  # type: ignore[attr-defined]
+    process.subprocess = SimpleNamespace(  # type: ignore[attr-defined]
         Popen=begin, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired
     )
     if asked["script"] is None:

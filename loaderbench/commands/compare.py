@@ -125,7 +125,8 @@ def _measure(study: ComparisonStudy, output: OutputOptions) -> BaseException | N
 
 def _stored(store: Store, text: str) -> RunRecord:
     """The record that `text` names. Raises ConfigError for a run that measured nothing."""
-    from loaderbench.recording.store import CASE_FILE, LATEST
+    from loaderbench.recording.checks import LATEST
+    from loaderbench.recording.store import CASE_FILE
 
     if text != LATEST and Path(text).is_dir() and not (Path(text) / CASE_FILE).exists():
         raise ConfigError(f"{text} is a folder, not a stored run: to measure two data sets name them, a={text} b=…")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from loaderbench.cases.case import Case
     from loaderbench.recording.record import RunRecord
     from loaderbench.recording.studies import StudyRecord
+    from loaderbench.running.process import Ahead
     from loaderbench.studies.sweep import SweepStudy
 
 
@@ -57,19 +59,17 @@ def measure(
     if dry_run:
         show_plan(cases)
         return
-    if save_profile:
-        _check_profile(save_profile, cases[0])
-    check_json_target(output.json_out, save_profile)
-    from loaderbench.recording.store import Store
-    from loaderbench.studies.sweep import SweepStudy
+    _check_outputs(output, tag, save_profile, cases[0])
+    with _started(cases, output, resume=resume) as ahead:
+        from loaderbench.recording.store import Store  # late: the process begins with its imports before
+        from loaderbench.studies.sweep import SweepStudy
 
-    store = Store(output.results)
-    store.check_writable()
-    loaders = [loader.name for loader in request.loaders]
-    study = SweepStudy(cases, store, loaders=loaders, resume=resume, tag=tag)
-    if study.num_taken and not output.quiet:
-        say(f"{study.num_taken} of {len(cases)} cases are finished and taken from {output.results}")
-    ended = _run(study, output, verify=verify)
+        store = Store(output.results)
+        loaders = [loader.name for loader in request.loaders]
+        study = SweepStudy(cases, store, loaders=loaders, resume=resume, tag=tag)
+        if study.num_taken and not output.quiet:
+            say(f"{study.num_taken} of {len(cases)} cases are finished and taken from {output.results}")
+        ended = _run(study, output, verify=verify, ahead=ahead)
     go_on = "the same command with --resume measures the rest" if len(cases) > 1 else ""
     records = study.records
     unstored = _show(study, records, output, single=len(cases) == 1)
@@ -84,6 +84,34 @@ def measure(
         raise typer.Exit(1)
 
 
+def _started(cases: Sequence[Case], output: OutputOptions, *, resume: bool) -> AbstractContextManager[Ahead | None]:
+    """Say what will be measured, and start the first case's process. Not where `resume` may leave nothing to do."""
+    from loaderbench import plugins
+    from loaderbench.cases.study import expected_seconds
+    from loaderbench.running.process import Ahead
+
+    if resume:
+        return nullcontext()
+    if not output.quiet:
+        seconds = sum(expected_seconds(case) for case in cases)
+        what = cases[0].title if len(cases) == 1 else f"{len(cases)} cases"
+        say(f"measuring {what} (about {f'{seconds:.0f} s' if seconds < 100 else f'{seconds / 60:.0f} minutes'})")
+    decoder = cases[0].feed.decoder
+    needs_prefix = decoder is not None and plugins.DECODERS.find(decoder).traits.prefix is not None
+    return nullcontext() if needs_prefix else Ahead()
+
+
+def _check_outputs(output: OutputOptions, tag: str | None, save_profile: Path | None, case: Case) -> None:
+    """Raises ConfigError where a result could not be written, or not found by that tag."""
+    from loaderbench.recording.checks import check_tag, check_writable
+
+    if save_profile:
+        _check_profile(save_profile, case)
+    check_json_target(output.json_out, save_profile)
+    check_writable(output.results)
+    check_tag(tag)
+
+
 def _check_profile(path: Path, case: Case) -> None:
     """Raises ConfigError where the case gives no profile of a GPU, or the file cannot be written."""
     from loaderbench.devices.select import num_visible_gpus, nvml_ordinal
@@ -94,7 +122,7 @@ def _check_profile(path: Path, case: Case) -> None:
     check_json_target(str(path))
 
 
-def _run(study: SweepStudy, output: OutputOptions, *, verify: bool) -> BaseException | None:
+def _run(study: SweepStudy, output: OutputOptions, *, verify: bool, ahead: Ahead | None) -> BaseException | None:
     """Measure what is left and show the progress. Returns the exception that ended it early, or None."""
     from loaderbench.cases.study import expected_seconds
     from loaderbench.recording.progress import Phase
@@ -106,7 +134,8 @@ def _run(study: SweepStudy, output: OutputOptions, *, verify: bool) -> BaseExcep
         for line in told_before(study.left):
             say(line)
     expected_s = [expected_seconds(case) for case in study.left]
-    with Progress(len(study.left), quiet=output.quiet, expected_s=expected_s) as view:
+    named = study.cases[0] if len(study.cases) == 1 else None
+    with Progress(len(study.left), quiet=output.quiet, expected_s=expected_s, named=named) as view:
 
         def say_phase(case: Case, line: str) -> None:
             view.message(case, Phase(line))
@@ -118,7 +147,7 @@ def _run(study: SweepStudy, output: OutputOptions, *, verify: bool) -> BaseExcep
                 say(ended_line(record))
 
         try:
-            study.measure(view.message, finished)
+            study.measure(view.message, finished, ahead)
             if verify:
                 study.verify(say_phase)
         except (KeyboardInterrupt, SystemExit, LoaderbenchError) as stop:

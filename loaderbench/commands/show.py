@@ -29,7 +29,8 @@ def show(
     output: OutputOptions,
 ) -> None:
     """Print one stored run, study or comparison."""
-    from loaderbench.recording.store import LATEST, Store, StoredStudy
+    from loaderbench.recording.checks import LATEST
+    from loaderbench.recording.store import Store, StoredStudy
     from loaderbench.reporting.terminal import print_caveats_of, print_run
 
     store = Store(output.results)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loaderbench.errors import CaseFailed, ConfigError
-from loaderbench.recording.store import LATEST, RUN_NAME, RUNS_FOLDER, Store, StoredRun, StoredStudy
+from loaderbench.recording.checks import LATEST, RUN_NAME
+from loaderbench.recording.store import RUNS_FOLDER, Store, StoredRun, StoredStudy
 
 REMOVED = ".removed-"
 """Start of the name that a folder has while it is removed: no run is ever listed in part."""

@@ -42,6 +42,7 @@ from loaderbench.cases.case import Case
 from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.plain import JsonObject
 from loaderbench.recording import schema1
+from loaderbench.recording.checks import LATEST, RUN_NAME, check_tag, check_writable, write_reason
 from loaderbench.recording.facts import SCHEMA, Run
 from loaderbench.recording.files import (
     ARRAYS_FILE,
@@ -76,8 +77,6 @@ SCHEMA_FILE = Path(__file__).with_name("run.schema.json")
 
 STUDY_SLUGS: Mapping[str, str] = {"sweep": "study"}
 """Kind of study → the word in the study's name, where it differs."""
-PROBE_BYTES = 4 << 20
-"""Bytes that `check_writable` writes and removes: more than a usual run, about 100 bytes a step and arm."""
 
 
 L = TypeVar("L", bound=RunLine)
@@ -128,10 +127,6 @@ class Contents(Generic[R]):
 
 class NotStored(CaseFailed):
     """The store took no more."""
-
-
-def _write_reason(error: OSError) -> str:
-    return f"{error.strerror or error}; free some space, fix its permissions, or name another folder with --results"
 
 
 def _process_start_ticks(pid: int) -> int | None:
@@ -281,14 +276,14 @@ class RunFolder:
                     older.unlink()
             return run
         except OSError as error:
-            raise NotStored(f"cannot store the raw facts in {self.path}: {_write_reason(error)}") from error
+            raise NotStored(f"cannot store the raw facts in {self.path}: {write_reason(error)}") from error
 
     def write_case(self, case: Case) -> None:
         """Store the case anew, of a run that only tells in the end what it is. Raises NotStored."""
         try:
             write_atomic(self.path / CASE_FILE, json_bytes(case.to_json()))
         except OSError as error:
-            raise NotStored(f"cannot store the case in {self.path}: {_write_reason(error)}") from error
+            raise NotStored(f"cannot store the case in {self.path}: {write_reason(error)}") from error
 
     def write_record(self, record: RunRecord, *, goes_on: bool = False) -> RunRecord:
         """Store the record, after everything else: from then on the run counts as finished, unless it `goes_on`.
@@ -302,7 +297,7 @@ class RunFolder:
             if not goes_on:
                 (self.path / MARKER_FILE).unlink(missing_ok=True)
         except OSError as error:
-            raise NotStored(f"cannot store the result in {self.path}: {_write_reason(error)}") from error
+            raise NotStored(f"cannot store the result in {self.path}: {write_reason(error)}") from error
         return stored
 
     def spill(self, run: Run, write: Callable[[RunFolder], object]) -> str:
@@ -345,7 +340,7 @@ class StudyFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             write_atomic(self.path / MARKER_FILE, json_bytes(_marker(self.started_at)))
         except OSError as error:
-            raise NotStored(f"cannot store the result in {self.path}: {_write_reason(error)}") from error
+            raise NotStored(f"cannot store the result in {self.path}: {write_reason(error)}") from error
 
     def discard(self) -> None:
         """Remove the folder, unless the study was written."""
@@ -365,7 +360,7 @@ class StudyFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             file = open_lock(log)
         except OSError as error:
-            raise NotStored(f"cannot store the result in {self.path}: {_write_reason(error)}") from error
+            raise NotStored(f"cannot store the result in {self.path}: {write_reason(error)}") from error
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -395,7 +390,7 @@ class StudyFolder:
             root = spill(self.study_id, write_all)
             if root is not None:
                 leave_note(self.path, root)
-            raise NotStored(f"cannot store the result in {self.path}: {_write_reason(error)}; {kept(root)}") from error
+            raise NotStored(f"cannot store the result in {self.path}: {write_reason(error)}; {kept(root)}") from error
 
 
 def read_study(folder: Path) -> StudyRecord:
@@ -462,15 +457,6 @@ class _StudyHead:
     own_runs: tuple[str, ...]
 
 
-def _nearest(folder: Path) -> Path:
-    """The folder, or the nearest one around it that is there. Raises OSError where that cannot be told."""
-    for one in (folder, *folder.parents):
-        with contextlib.suppress(FileNotFoundError):
-            one.lstat()
-            return one
-    return Path(folder.anchor)
-
-
 def _slug(parts: Sequence[str]) -> str:
     return re.sub(r"[^a-z0-9]+", "-", "-".join(parts).lower()).strip("-")[:40].rstrip("-")
 
@@ -490,14 +476,6 @@ def _title(folder: Path) -> str:
 RUN_FILES = frozenset({CASE_FILE, MARKER_FILE, FACTS_FILE, RECORD_FILE})
 """A folder with any of these is that of a run."""
 STUDY_FILES = frozenset({STUDY_FILE, schema1.COMPARISON_FILE})
-RUN_NAME = re.compile(r"\d{8}-\d{6}-\d{3}")
-"""How the names of runs and studies begin: such a folder is listed whatever is left in it."""
-LATEST = "latest"
-"""The name of the newest run that has a record, for every command."""
-RESERVED = frozenset({LATEST, "all"})
-"""What no tag may be."""
-LONGEST_TAG = 80
-
 Kind = Literal["run", "study"]
 
 
@@ -656,20 +634,8 @@ class Store:
         self.root = Path(root).absolute()
 
     def check_writable(self) -> None:
-        """Check, before anything is measured, that a result fits into the folder. One that is not there is made with
-        the first result, for a watched script may make it itself; the folder around it is asked.
-
-        Raises:
-            ConfigError: it is read-only, full, or no folder.
-        """
-        try:
-            probe = _nearest(self.root) / f".probe-{secrets.token_hex(4)}"
-            try:
-                write_atomic(probe, os.urandom(PROBE_BYTES))
-            finally:
-                probe.unlink(missing_ok=True)
-        except OSError as error:
-            raise ConfigError(f"cannot write results to {self.root}: {_write_reason(error)}") from error
+        """Check as `checks.check_writable` does. Raises ConfigError."""
+        check_writable(self.root)
 
     def open_run(self, case: Case) -> RunFolder:
         """Make the folder of a new run, marked as being measured by this process.
@@ -692,7 +658,7 @@ class Store:
         except BaseException as error:
             shutil.rmtree(staging, ignore_errors=True)
             if isinstance(error, OSError):
-                raise ConfigError(f"cannot write results to {self.root}: {_write_reason(error)}") from error
+                raise ConfigError(f"cannot write results to {self.root}: {write_reason(error)}") from error
             raise
         return RunFolder(run_id, self.root / run_id, started_at)
 
@@ -708,13 +674,8 @@ class Store:
         Raises:
             ConfigError: it is not printable, too long, or means something else already.
         """
-        if tag is None:
-            return
-        if not (tag.strip() and tag.isprintable() and len(tag) <= LONGEST_TAG):
-            raise ConfigError(f"--tag takes a name of 1 to {LONGEST_TAG} printable characters, not {tag!r}"[:200])
-        if tag.lower() in RESERVED:
-            raise ConfigError(f"--tag {tag} is a word with a meaning of its own: give another name")
-        if RUN_NAME.match(tag) or self._is_id(tag):
+        check_tag(tag)
+        if tag is not None and self._is_id(tag):
             raise ConfigError(f"--tag {tag} is the id of a run, or looks like one: give another name")
 
     def _folder(self, name: str) -> _Folder:

@@ -40,11 +40,13 @@ class Progress:
         expected_s: Sequence[float] = (),
         title: Callable[[Case], str] = attrgetter("title"),
         console: Console | None = None,
+        named: Case | None = None,
     ) -> None:
-        """`expected_s`: of each case; if given, the time left is shown, corrected by the time of finished cases."""
+        """`expected_s`: of each case; if given, the time left is shown, corrected by the time of finished cases.
+        `named`: the first case, where its title has been said."""
         self._num_cases, self._quiet, self._number = num_cases, quiet, 1
         self._expected_s, self._measured_s, self._title = expected_s, 0.0, title
-        self._case: Case | None = None
+        self._case = named
         self._began = self._drawn = time.monotonic()
         self._phase = ""
         self._step_s: dict[Arm, float] = {}

@@ -1,8 +1,9 @@
 """The measuring process: does one job after another until the supervisor ends it.
 
-Started by supervisor.Child as `python -m loaderbench.running.child FOLDER FD PARENT_PID`. Jobs come and answers go
-over the inherited pipe `FD`: first any number of messages (recording/progress.py), last an Answer. `FOLDER`: for
-temporary files, or empty.
+Started by process.Process as `python -m loaderbench.running.child FOLDER AHEAD FD PARENT_PID`. Jobs come and answers
+go over the inherited pipe `FD`: first any number of messages (recording/progress.py), last an Answer. `FOLDER`: for
+temporary files, or empty. `AHEAD`: the module of the job to come, imported before there is one, or empty; what the
+process prints goes to a file that is sent over the pipe then.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import signal
 import sys
 import threading
 import traceback
+from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any, NoReturn
@@ -46,7 +48,7 @@ def main() -> int:
     """Do jobs until the supervisor closes the pipe or dies."""
     # First, because importing torch takes seconds. Until then SIGTERM simply ends the process.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    folder, pipe_number, parent = sys.argv[1:]
+    folder, ahead, pipe_number, parent = sys.argv[1:]
     if os.getppid() != int(parent):
         return 1  # the parent died before prctl took effect
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the supervisor too, which decides
@@ -65,16 +67,34 @@ def main() -> int:
         except ConnectionError:
             raise SystemExit(1) from None  # the supervisor is gone
 
-    while True:
+    failed: Exception | None = None
+    if ahead:
         try:
-            job, request = pipe.recv()
-        except (EOFError, ConnectionError):
-            return 0
-        send(_answer(job, request, send))
-
-
-def _answer(job: Job[Any, Any], request: Any, report: Report) -> Answer:
+            importlib.import_module(ahead)
+        except Exception as error:  # the job's answer: another attempt may fail otherwise
+            failed = error
     try:
+        if ahead:
+            _print_into(reduction.recv_handle(pipe))
+        while True:
+            job, request = pipe.recv()
+            send(_answer(job, request, send, failed if job.module == ahead else None))
+    except (EOFError, ConnectionError):
+        return 0
+
+
+def _print_into(log: int) -> None:
+    """Print into this open file from now on."""
+    for number in (1, 2):
+        os.dup2(log, number)
+    os.close(log)
+
+
+def _answer(job: Job[Any, Any], request: Any, report: Report, failed: Exception | None) -> Answer:
+    """`failed`: by what the import of the job's module failed already."""
+    try:
+        if failed is not None:
+            raise failed
         # Imported late: with torch it takes seconds, and a failure to import is an answer too.
         function = getattr(importlib.import_module(job.module), job.function)
         signal.signal(signal.SIGTERM, _stop)

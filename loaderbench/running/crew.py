@@ -14,7 +14,8 @@ from typing import Self, TypeVar
 
 from loaderbench.recording.progress import Message
 from loaderbench.running.jobs.table import Answer, Job, Request
-from loaderbench.running.supervisor import GRACE_S, HANG_S, Child, JobFailed, ProcessDied, no_sign_of_life
+from loaderbench.running.process import GRACE_S
+from loaderbench.running.supervisor import HANG_S, Child, JobFailed, ProcessDied, no_sign_of_life
 
 A = TypeVar("A")
 Q = TypeVar("Q", bound=Request)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from loaderbench.running.supervisor import session_members
+from loaderbench.running.process import session_members
 
 CALLS = {
     "x86_64": {

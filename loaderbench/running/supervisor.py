@@ -2,122 +2,74 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
-from loaderbench import neutral
 from loaderbench.cases.case import Case
 from loaderbench.devices.select import nvml_ordinal
 from loaderbench.errors import KINDS, CaseFailed, LoaderbenchError, UnavailableError
-from loaderbench.images.cache_state import remove_leftovers
 from loaderbench.images.listing import first_image
 from loaderbench.interrupts import interrupts_held
 from loaderbench.lacking import memory
 from loaderbench.machine import environment
-from loaderbench.prefixes import prefix_of, with_prefix
+from loaderbench.prefixes import prefix_of
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import Failure, Recording, Run, Series, Status
 from loaderbench.recording.progress import Measured, Message, Report, SoFar
 from loaderbench.recording.store import RunFolder
-from loaderbench.running.guard import Guard
 from loaderbench.running.jobs.table import MEASURE, A, Answer, Job, Judge, MeasureRequest, Q, Request
 from loaderbench.running.peers import Seat
+from loaderbench.running.process import EARLY_LOG, GRACE_S, Ahead, Process, wait
 from loaderbench.samplers.base import SamplerThread
 from loaderbench.samplers.sources import samplers_for
-from loaderbench.temporary import TemporaryFolder
 
 HANG_S = 900.0
 """Seconds without a message after which the child counts as hung (a dead NFS server, a deadlock) and is ended."""
-GRACE_S, STUCK_GRACE_S = 5.0, 0.3
-"""Seconds that the child gets to end its workers before the whole session is killed; where it was killed and is still
-there."""
 LOOK_S = 0.5
 """Between two looks at whether it was killed."""
 
-PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
+class Child(Process):
+    """A measuring process: takes jobs, answers with messages, and never outlives this object. A context manager."""
 
-class Child:
-    """A measuring process: takes jobs, answers with messages, and never outlives this object.
-
-    A context manager. Leaving it ends the process and everything in its session. `prefix`: a folder of packages that
-    come first on the path of the process and its workers (loaderbench.prefixes).
-    """
-
-    process: subprocess.Popen[bytes]
-    pipe: Connection[Any, Any]
-    """Where its messages and answers come from, for who waits for several processes."""
-
-    def __init__(self, log_path: Path, prefix: Path | None = None) -> None:
+    def __init__(self, log_path: Path, prefix: Path | None = None, ahead: Ahead | None = None) -> None:
+        """`prefix`: as in Process. `ahead`: a process to take over, if it is still there, instead of starting one."""
+        super().__init__(prefix)
         self.log_path = log_path
-        self._prefix = prefix
-        self._stuck = False
-        """It was killed, and is still there."""
+        self._ahead = ahead
         self._has_loader = False
         """Of the last job: its memory depends on the number of workers too."""
-        self._temporary: TemporaryFolder | None = None
-        """For the sockets of `multiprocessing`, which a killed process would leave behind."""
-
-    def __enter__(self) -> Child:
-        started = False
-        try:
-            with interrupts_held():  # an exception raised within Popen would leave a process without a handle
-                self._start()
-                started = True
-        except (KeyboardInterrupt, SystemExit) as stop:
-            if started:
-                self.__exit__(type(stop), stop, stop.__traceback__)
-            raise
-        return self
 
     def _start(self) -> None:
-        # When the child is killed its workers become our children: in a container nobody else may reap them.
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self.pipe, theirs = Pipe()
-        with suppress(OSError):  # without a temporary folder only some loaders cannot run, and say so
-            self._temporary = TemporaryFolder()
-        folder = "" if self._temporary is None else str(self._temporary.path)
-        ours = [folder, str(theirs.fileno()), str(os.getpid())]
-        command = [sys.executable, "-P", "-m", "loaderbench.running.child", *ours]
         with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=with_prefix(self._prefix, neutral.environment(os.environ)),
-                cwd=neutral.FOLDER,
-                start_new_session=True,
-            )
-        theirs.close()
-        self._guard = Guard(self.process.pid, None if self._temporary is None else self._temporary.path)
+            if self._ahead is None or self._prefix is not None or not self._ahead.give_to(self, log):
+                self._begin(log)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Another Ctrl-C only kills the child at once; an exception raised here would leave processes behind.
-        with interrupts_held(self.process.kill):
-            self.pipe.close()  # the child ends when it next asks for a job
-            if kind is None:
-                _wait(self.process, GRACE_S)
-            end_session(self.process, STUCK_GRACE_S if self._stuck else GRACE_S)
-            self._guard.end()
-            if self._temporary is not None:
-                self._temporary.remove()
+        with interrupts_held():
+            self._keep_early_words()
+            super().__exit__(kind, error, trace)
+
+    def _keep_early_words(self) -> None:
+        """Move what a process that was taken over had printed by then into its log."""
+        if self._temporary is None:
+            return
+        with suppress(OSError):  # there is none, or the log's storage is full
+            early = self._temporary.path / EARLY_LOG
+            words = early.read_bytes()
+            early.unlink()
+            with self.log_path.open("ab") as log:
+                log.write(words)
 
     def ask(self, job: Job[Q, A], request: Q, on_message: Report, is_over: Callable[[], bool] | None = None) -> A:
         """Run one job, passing its progress messages to `on_message`. Returns its result. `is_over`: whether the
@@ -172,7 +124,8 @@ class Child:
         return told
 
     def _died(self) -> ProcessDied:
-        _wait(self.process, GRACE_S)
+        wait(self.process, GRACE_S)
+        self._keep_early_words()
         return ProcessDied(
             Failure("CaseFailed", _how_it_died(self.process.returncode, self.log_path, self._has_loader))
         )
@@ -301,9 +254,10 @@ def supervise(
     kept: Kept,
     ranked: Ranked | None = None,
     seat: Seat | None = None,
+    ahead: Ahead | None = None,
 ) -> Run:
     """Run `case`, writing the child's output to the folder's worker.log. `judge`: for the verdict so far; `kept`: gets
-    the windows as they are done; `ranked` and `seat`: of one of several ranks.
+    the windows as they are done; `ranked` and `seat`: of one of several ranks; `ahead`: a process that may be started.
 
     Never raises for anything that happens to the child: the Run says how it ended, and has the windows that were done.
     KeyboardInterrupt and SystemExit in this process end the child and its workers, and propagate.
@@ -312,8 +266,7 @@ def supervise(
     failed: JobFailed | None = None
     with ExitStack() as stack:
         try:
-            started_ns = time.perf_counter_ns()
-            child = stack.enter_context(Child(folder.log_path, prefix_of_decoder(case.feed.decoder)))
+            child = stack.enter_context(Child(folder.log_path, prefix_of_decoder(case.feed.decoder), ahead))
             if ranked is not None:
                 stack.enter_context(ranked.watching(child.process))
                 on_message = _heard_by(ranked, on_message)
@@ -326,7 +279,7 @@ def supervise(
             sampling = SamplerThread(samplers)
             try:
                 sampling.start()
-                request = MeasureRequest(case, started_ns=started_ns, judge=judge, seat=seat)
+                request = MeasureRequest(case, started_ns=child.started_ns, judge=judge, seat=seat)
                 kept.answer = child.ask(MEASURE, request, on_message, None if ranked is None else ranked.is_over)
             finally:
                 with interrupts_held():  # a run that is done is not done without them
@@ -356,60 +309,6 @@ def _heard_by(ranked: Ranked, on_message: Report) -> Report:
         on_message(message)
 
     return heard
-
-
-def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
-
-
-def session_members(session: int, *, zombies: bool = False) -> list[int]:
-    """Pids of the session's processes (field 6 of /proc/PID/stat, proc(5)), with or without zombies."""
-    members = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            # A name may be cut within a letter.
-            after_name = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue  # it ended while we looked, or is another user's, whom the system hides (hidepid: proc(5))
-        if int(after_name[3]) == session and (zombies or after_name[0] not in "ZX"):
-            members.append(int(entry.name))
-    return members
-
-
-def end_session(process: subprocess.Popen[bytes], grace_s: float = GRACE_S) -> None:
-    """End the child and everything in its session: SIGTERM and `grace_s` seconds, then SIGKILL until nothing is left.
-
-    Orphans are reaped, and files that killed processes left in /dev/shm are removed.
-    """
-    members: set[int] = set()
-    if process.poll() is None:
-        members.update(session_members(process.pid))
-        process.send_signal(signal.SIGTERM)
-        _wait(process, grace_s)
-    deadline = time.monotonic() + grace_s
-    # Zombies too: workers may have died with their parent before this search, and leave the same files behind.
-    while (left := session_members(process.pid, zombies=True)) and time.monotonic() < deadline:
-        members.update(left)
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            with suppress(ChildProcessError):  # another process reaps it
-                if pid != process.pid:
-                    os.waitpid(pid, os.WNOHANG)
-        process.poll()
-        time.sleep(0.02)
-    _wait(process, grace_s)
-    remove_leftovers()
-    for pid in members:  # torch creates a batch's memory file, then unlinks it: a worker killed in between leaves it
-        for path in Path("/dev/shm").glob(f"torch_{pid}_*"):
-            with suppress(OSError):
-                path.unlink()
 
 
 DEATH_HINTS = {

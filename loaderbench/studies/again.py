@@ -12,10 +12,11 @@ from loaderbench.analysis.again import Again, differences, only_rounding
 from loaderbench.analysis.studies import judge, senseless
 from loaderbench.cases.options import RESULTS
 from loaderbench.errors import ConfigError
+from loaderbench.recording.checks import LATEST
 from loaderbench.recording.facts import Run
 from loaderbench.recording.files import FACTS_FILE
 from loaderbench.recording.record import RunRecord
-from loaderbench.recording.store import LATEST, RUNS_FOLDER, RunFolder, Store, StoredRun, load_stored
+from loaderbench.recording.store import RUNS_FOLDER, RunFolder, Store, StoredRun, load_stored
 from loaderbench.recording.store import load_run as read_run
 from loaderbench.recording.studies import Comparison, Findings, StudyRecord
 from loaderbench.studies.measure import judged

@@ -18,6 +18,7 @@ from loaderbench.errors import ConfigError
 from loaderbench.machine import available_memory_bytes, environment
 from loaderbench.plain import type_hints
 from loaderbench.printable import short
+from loaderbench.recording.checks import LATEST
 from loaderbench.recording.facts import Environment, Failure
 from loaderbench.recording.forecast import (
     After,
@@ -38,7 +39,7 @@ from loaderbench.recording.machines import same_hardware
 from loaderbench.recording.model_layers import LayersFacts, LayersResult
 from loaderbench.recording.progress import EpochDone, Message
 from loaderbench.recording.record import Estimate, RunRecord
-from loaderbench.recording.store import LATEST, Store, StoredRun, StoredStudy, load_stored
+from loaderbench.recording.store import Store, StoredRun, StoredStudy, load_stored
 from loaderbench.running.jobs.table import RUN_EPOCHS, TIME_CHECKPOINTS, CheckpointsRequest, EpochsRequest
 from loaderbench.running.supervisor import Child, JobFailed, prefix_of_decoder
 from loaderbench.studies.kept import KeptStudy, Say, told

@@ -20,6 +20,7 @@ from loaderbench.recording.store import NotStored, RunFolder, Store
 from loaderbench.reporting.words import worded
 from loaderbench.running.jobs.table import MEASURE, MeasureRequest
 from loaderbench.running.peers import Seat
+from loaderbench.running.process import Ahead
 from loaderbench.running.supervisor import Child, JobFailed, Kept, Ranked, supervise
 
 if TYPE_CHECKING:
@@ -59,13 +60,14 @@ def measure_case(
     tag: str | None = None,
     ranked: Ranked | None = None,
     seat: Seat | None = None,
+    ahead: Ahead | None = None,
 ) -> RunRecord:
     """Run one case, analyse it, store it. A failure is in the record; an interruption is stored and raised again.
 
     `on_record` is called once the record is stored, here or elsewhere; an interruption during the call waits until it
     returns, and one behind the measurement's end until it is called. `on_interrupted` gets that of an interrupted one,
     with what its finished windows say. `tag`: a name that the user gave the run. `ranked`, `seat`: of one of several
-    ranks.
+    ranks. `ahead`: a process to take, where it is still there.
 
     Raises:
         ConfigError: the results folder cannot be written.
@@ -75,8 +77,9 @@ def measure_case(
     folder, kept, begun = store.open_run(case), Kept(), time.perf_counter()
     try:
         run = supervise(
-            case, folder, lambda message: on_message(case, message), verdict_so_far, kept=kept, ranked=ranked, seat=seat
-        )
+            case, folder, lambda message: on_message(case, message), verdict_so_far, kept=kept, ranked=ranked,
+            seat=seat, ahead=ahead,
+        )  # fmt: skip
     except (KeyboardInterrupt, SystemExit) as stop:
         with interrupts_held():
             ended = _interrupted(folder, case, time.perf_counter() - begun, kept)

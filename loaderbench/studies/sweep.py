@@ -18,6 +18,7 @@ from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import StudyRecord, Sweep, SweepFacts
+from loaderbench.running.process import Ahead
 from loaderbench.studies.measure import OnMessage, finished_records, measure_case, unwatched
 from loaderbench.studies.refusals import planned
 from loaderbench.studies.request import (
@@ -140,10 +141,13 @@ class SweepStudy:
         """Why turns of `verify` failed."""
         self._records = [finished[case.key] for case in cases if case.key in finished]
 
-    def measure(self, on_message: OnMessage, on_record: Callable[[RunRecord], None]) -> None:
+    def measure(
+        self, on_message: OnMessage, on_record: Callable[[RunRecord], None], ahead: Ahead | None = None
+    ) -> None:
         """Run every case that is left; a failure is stored like a result. Raises what measure_case raises.
 
-        Where there is one case only, what it said until it was interrupted is among the records.
+        `ahead`: a process for the first of them. Where there is one case only, what it said until it was interrupted is
+        among the records.
         """
 
         def keep(record: RunRecord) -> None:
@@ -155,7 +159,7 @@ class SweepStudy:
                 self._records.append(record)
 
         for case in self.left:
-            measure_case(case, self.store, on_message, keep, on_interrupted=keep_part, tag=self._tag)
+            measure_case(case, self.store, on_message, keep, on_interrupted=keep_part, tag=self._tag, ahead=ahead)
 
     def verify(self, say: Callable[[Case, str], None]) -> None:
         """Run the advice of every record. Raises what verify_record raises."""

@@ -84,7 +84,7 @@ def test_a_run_that_ends_early_keeps_its_finished_windows(
                 ends(child.pid)
 
     monkeypatch.setattr(Progress, "message", ending)
-    monkeypatch.setattr("loaderbench.running.supervisor.subprocess", subprocess)  # a real process, with its name
+    monkeypatch.setattr("loaderbench.running.process.subprocess", subprocess)  # a real process, with its name
     asked = ("run", "--loader", "synthetic", *DEVICE, "--batch-size", "64", "--duration", "30", "--ci-target", "0.0001")
     json_file = tmp_path / "run.json"
     ended = commands.call(*asked, "--results", tmp_path / "runs", "--json", json_file)

@@ -101,7 +101,7 @@ def test_nothing_is_imported_from_the_folder_that_one_stands_in(
         (planted / name).mkdir(parents=True)
         (planted / name / "__init__.py").write_text(f"open({str(marks)!r}, 'a').write({name!r})\n")
     monkeypatch.chdir(planted)
-    monkeypatch.setattr("loaderbench.running.supervisor.subprocess", subprocess)  # a fork would have all imported
+    monkeypatch.setattr("loaderbench.running.process.subprocess", subprocess)  # a fork would have all imported
     with Child(tmp_path / "worker.log") as child:
         assert child.ask(Job[Any, Any](module, "answers"), request(), [].append)["given"] is None
         imported = child.ask(Job[Any, Any](module, "imports"), request("psutil numpy PIL colorsys"), [].append)

@@ -20,17 +20,11 @@ from loaderbench.recording.facts import Failure, Recording, Run
 from loaderbench.recording.progress import Message
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import RunFolder, Store
+from loaderbench.running import process as starting
 from loaderbench.running import supervisor
 from loaderbench.running.jobs.table import MEASURE, OPEN_MEMBER, MeasureRequest, MemberRequest
-from loaderbench.running.supervisor import (
-    PR_SET_CHILD_SUBREAPER,
-    Child,
-    JobFailed,
-    Kept,
-    end_session,
-    session_members,
-    supervise,
-)
+from loaderbench.running.process import PR_SET_CHILD_SUBREAPER, end_session, session_members
+from loaderbench.running.supervisor import Child, JobFailed, Kept, supervise
 from loaderbench.studies import measure
 from tests.made import make_case, make_facts
 
@@ -64,7 +58,7 @@ def replace_child(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
             command = [sys.executable, "-c", f"{begin}{command[-2]}); pipe.recv(); {code}"]
         return start(command, **options)  # type: ignore[call-overload, no-any-return]
 
-    monkeypatch.setattr(supervisor.subprocess, "Popen", popen)
+    monkeypatch.setattr(starting.subprocess, "Popen", popen)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +96,7 @@ def test_an_interrupt_while_the_child_is_started_ends_it(
         signal.raise_signal(number)  # with the process there, and nobody yet who has its number
         return process  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(supervisor.subprocess, "Popen", popen)
+    monkeypatch.setattr(starting.subprocess, "Popen", popen)
     before = signal.signal(number, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt), Child(tmp_path / "log"):
@@ -123,7 +117,7 @@ def test_a_child_that_hangs_is_ended_though_a_thread_of_it_tells_something(
         f"while True: pipe.send({rough}); time.sleep(0.1)",
     )
     with Child(tmp_path / "log") as child:
-        monkeypatch.setattr(supervisor, "GRACE_S", 0.2)
+        monkeypatch.setattr(starting, "GRACE_S", 0.2)
         with pytest.raises(JobFailed, match="no sign of life"):
             ask(child, tmp_path)
 
@@ -132,7 +126,7 @@ def test_a_child_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(supervisor, "HANG_S", 0.3)
     replace_child(monkeypatch, "time.sleep(1000)")
     with Child(tmp_path / "log") as child:
-        monkeypatch.setattr(supervisor, "GRACE_S", 0.2)
+        monkeypatch.setattr(starting, "GRACE_S", 0.2)
         with pytest.raises(JobFailed, match="no sign of life"):
             ask(child, tmp_path)
     assert session_members(child.process.pid, zombies=True) == []
@@ -141,7 +135,7 @@ def test_a_child_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_a_child_that_ignores_sigterm_is_killed_with_its_own_children(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(supervisor, "GRACE_S", 1.0)
+    monkeypatch.setattr(starting, "GRACE_S", 1.0)
     stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN); os.fork(); os.fork()"
     replace_child(monkeypatch, f"{stubborn}; {ANSWER}; time.sleep(1000)")
     with Child(tmp_path / "log") as child:
@@ -213,7 +207,7 @@ def test_a_measured_case_is_stored_though_ctrl_c_comes_while_it_is_written(
 class Finished:
     """A measuring process that has given its answer, and a Ctrl-C that comes while it ends."""
 
-    process = SimpleNamespace(pid=os.getpid())
+    process, started_ns = SimpleNamespace(pid=os.getpid()), 0
 
     def __init__(self, *given: object) -> None:
         pass
@@ -249,7 +243,7 @@ def test_processes_whose_names_are_cut_within_a_letter_or_hidden_are_passed_over
     (tmp_path / "7" / "stat").write_bytes("7 (тренировк".encode()[:-1] + b") S 1 7 7 0\n")
     (tmp_path / "8").mkdir()
     (tmp_path / "8" / "stat").mkdir()  # reading it fails, as reading another user's may
-    monkeypatch.setattr(supervisor, "Path", lambda path: tmp_path if path == "/proc" else Path(path))
+    monkeypatch.setattr(starting, "Path", lambda path: tmp_path if path == "/proc" else Path(path))
     assert session_members(7) == [7]
 
 

@@ -33,6 +33,7 @@ from loaderbench.recording.offload_study import OffloadTurn, ResultCheck
 from loaderbench.recording.record import Verdict
 from loaderbench.recording.studies import NumberFacts, TimingFacts
 from loaderbench.running.peers import Seat
+from loaderbench.running.process import MEASURING
 
 if TYPE_CHECKING:
     from loaderbench.loaders.base import Slowdown
@@ -421,7 +422,7 @@ class CopiesTimed:
     out_s: NDArray[np.float64]
 
 
-MEASURE: Job[MeasureRequest, Recording] = Job("loaderbench.running.jobs.measure", "measure")
+MEASURE: Job[MeasureRequest, Recording] = Job(MEASURING, "measure")
 RUN_EPOCHS: Job[EpochsRequest, None] = Job("loaderbench.running.jobs.epochs", "run_epochs")
 TIME_CHECKPOINTS: Job[CheckpointsRequest, CheckpointsTimed] = Job("loaderbench.running.jobs.epochs", "time_checkpoints")
 SCREEN: Job[ScreenRequest, float] = Job("loaderbench.running.jobs.screen", "screen")
