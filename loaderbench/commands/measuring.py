@@ -122,7 +122,7 @@ def _check_profile(path: Path, case: Case) -> None:
     check_json_target(str(path))
 
 
-def _run(study: SweepStudy, output: OutputOptions, *, verify: bool, ahead: Ahead | None) -> BaseException | None:
+def _run(study: SweepStudy, output: OutputOptions, *, verify: bool, ahead: Ahead | None = None) -> BaseException | None:
     """Measure what is left and show the progress. Returns the exception that ended it early, or None."""
     from loaderbench.cases.study import expected_seconds
     from loaderbench.recording.progress import Phase

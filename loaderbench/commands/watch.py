@@ -96,9 +96,9 @@ def watch(
     script, *arguments = command or [""]
     if not script:
         raise ConfigError("give a script to run: loaderbench watch SCRIPT [ARGS]…, or -m MODULE")
+    probes = _parsed(probes)
     if not as_module and not Path(script).is_file():
         raise ConfigError(f"there is no script {script}; give a Python file, or -m MODULE")
-    probes = _parsed(probes)
     from loaderbench.recording.store import Store  # late: refusals come without it
     from loaderbench.reporting.live import WatchLine
     from loaderbench.studies.watch import ScriptWatch

@@ -15,7 +15,8 @@ from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.progress import Notice, Report
 
 BESIDE_S = 3.0
-"""Of the command, beside the process: about 1.5 s pass before it is started and as many behind its answer."""
+"""Of the command, beside the process: up to 1.5 s pass before it is started (of `run` 0.5 s), and as many behind its
+answer."""
 OVERTIME_S = PROMISED_S - BESIDE_S
 """Seconds beyond `--duration` from the start of the process to its answer: Python's imports, the device, the loaders'
 first batches."""

@@ -145,7 +145,7 @@ class Ahead(Process):
     ) -> None:
         if self._is_ours:
             with interrupts_held(self.process.kill):
-                self.process.terminate()  # nobody waits for its imports
+                self.process.send_signal(signal.SIGTERM)  # nobody waits for its imports
                 super().__exit__(kind, error, trace)
         elif self._temporary is not None:
             self._temporary.remove()

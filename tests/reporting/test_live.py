@@ -75,6 +75,14 @@ def test_elsewhere_a_line_a_case(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[1].startswith("failed: worker 3")
 
 
+def test_a_case_that_has_been_named_is_not_named_again_but_the_next_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(1, quiet=False, named=CASE) as view:
+        view.message(CASE, Phase("opening the device"))
+        assert capsys.readouterr().err == ""
+        view.message(CASE.changed(workers=7), Phase("opening the device"))
+    assert "w7" in capsys.readouterr().err
+
+
 def test_quiet_is_quiet_but_for_failures(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress(1, quiet=True) as view:
         drive(view)

@@ -310,7 +310,7 @@ def test_a_loss_scale_reaches_the_modes_that_use_one() -> None:
 
 
 def test_auto_without_a_gpu_means_the_cpu_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study_module, "num_visible_gpus", lambda: 0)
+    monkeypatch.setattr("loaderbench.studies.precision_plan.num_visible_gpus", lambda: 0)
     planned = plan(device="auto", batch_size=None, input_size=None, num_steps=None)
     assert {step.device for step in planned.steps} == {"cpu"}
     assert (planned.num_steps, planned.steps[0].batch_size, planned.steps[0].input_size) == (30, 8, 64)
