@@ -382,8 +382,9 @@ def _feed(
 def _decode_scale(request: StudyRequest, decoder: DecoderChoice | None) -> DecodeScale | None:
     if decoder is None or not decoder.traits.scales:
         return None
-    given = request.decode_scale or request.decoder_options.get("scale", "off")
-    return check_choice("--decode-scale", given, DECODE_SCALES)
+    if request.decode_scale is None and "scale" in request.decoder_options:
+        return check_choice("--decoder-option scale", request.decoder_options["scale"], DECODE_SCALES)
+    return check_choice("--decode-scale", request.decode_scale or "off", DECODE_SCALES)
 
 
 def _loader_options(request: StudyRequest, loader: LoaderChoice) -> dict[str, str]:
