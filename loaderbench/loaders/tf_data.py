@@ -116,7 +116,7 @@ class TfDataLoader:
                 image = self._centre(image, size)
         if train:
             flip = tf.random.stateless_uniform([], seed + 1) < FLIP_PROBABILITY
-            image = tf.where(flip, image[:, ::-1], image)
+            image = tf.cond(flip, lambda: tf.reverse(image, [1]), lambda: image)
         if context.output == "uint8":
             return tf.cast(tf.round(tf.cast(image, tf.float32)), tf.uint8)
         mean, std = (255 * tf.constant(values) for values in (IMAGENET_MEAN, IMAGENET_STD))
