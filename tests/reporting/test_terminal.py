@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -250,10 +251,11 @@ def test_a_pipe_gets_plain_text_whatever_its_encoding(encoding: str) -> None:
 
 
 def test_no_color_is_respected_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    colour = re.compile(r"\x1b\[(\d+;)*3\d")  # any: rich keeps a style's codes for the colours it was first drawn in
     monkeypatch.setenv("TERM", "xterm-256color")
-    assert "\x1b[38;5;208m" in shown(terminal.print_run, examples.measured(), force_terminal=True, color_system="256")
+    assert colour.search(shown(terminal.print_run, examples.measured(), force_terminal=True, color_system="256"))
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b[38" not in shown(terminal.print_run, examples.measured(), force_terminal=True, color_system="256")
+    assert not colour.search(shown(terminal.print_run, examples.measured(), force_terminal=True, color_system="256"))
 
 
 def test_importing_the_terminal_report_imports_no_rich() -> None:

@@ -78,23 +78,25 @@ class Judged:
 
 
 class Numbers(Dataset[int]):
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float = 0.0, num: int = 160) -> None:
+        self.seconds, self.num = seconds, num
 
     def __len__(self) -> int:
-        return 160
+        return self.num
 
     def __getitem__(self, index: int) -> int:
         time.sleep(self.seconds)
         return index
 
 
-def watched(probes: str = "none", workers: int = 0, display: Any = None, seconds: float = 0.0) -> Watcher:
+def watched(
+    probes: str = "none", workers: int = 0, display: Any = None, seconds: float = 0.0, num: int = 160
+) -> Watcher:
     """Behind one epoch."""
     watcher = Watcher(probes)
     watcher.follows_device, watcher.display = False, display
     with noticed(watcher):
-        for _ in DataLoader(Numbers(seconds), 4, num_workers=workers):
+        for _ in DataLoader(Numbers(seconds, num), 4, num_workers=workers):
             pass
     return watcher
 
@@ -183,19 +185,20 @@ def test_a_terminal_that_is_gone_or_stands_still_holds_up_nothing(
 
 
 def test_it_is_judged_beside_the_script_and_that_counts_as_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    # given samples of 5 ms that read nothing, without workers, and a loop that does nothing
+    # given samples of 2 ms that read nothing, without workers, and a loop that does nothing
     monkeypatch.setattr(watch_writing, "FIRST_JUDGED_S", 0.3)
     monkeypatch.setattr("loaderbench.watching.watcher.DISPLAY_S", 0.05)
+    monkeypatch.setattr("loaderbench.watching.iterator.WINDOW_S", 0.2)
     judging, seen = Judging("train.py"), []
 
     def display(watcher: Watcher) -> None:
         judging.tick(watcher)
         seen.append(judging.verdict)
 
-    watcher = watched("burst", 0, display, seconds=0.005)
+    watcher = watched("burst", 0, display, seconds=0.002, num=640)
     assert len(seen) > 5 and seen[0] is None
     judging.end()
-    assert judging.problem is None
+    assert judging.problem is None and judging.verdict is not None
     cost = cost_of(watcher)
     assert watcher.judging_s > 0 and cost.line_s >= watcher.judging_s + watcher.display_ns / 1e9 > watcher.judging_s
     # once judged, only 30 s later again
