@@ -29,8 +29,11 @@ from turns import Interval, judged, median_interval, spread
 from loaderbench.machine import environment
 from loaderbench.plain import to_json
 from loaderbench.recording.files import json_bytes
-from loaderbench.recording.store import Store, load_run
+from loaderbench.recording.store import Store
 from loaderbench.studies import measure
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests import convert_schema1
 
 SOURCE = Path(__file__).parents[1] / "tests" / "data" / "schema1"
 MOST_GROWN, MOST_LIST_S = 1.5, 5.0
@@ -44,7 +47,7 @@ Turn = tuple[float, float]
 def fill(results: Path, num_runs: int) -> list[str]:
     """Runs that differ in seed and name, as measuring leaves them. Returns their ids, oldest first."""
     original = next(path.parent for path in sorted(SOURCE.glob("*/arrays.npz")) if "threaded" in path.parent.name)
-    run = load_run(original)
+    run = convert_schema1.load_run(original)
     folder = Store(results).open_run(run.case)
     run = folder.write_run(replace(run, run_id=folder.run_id))
     folder.write_record(measure.judged(run))

@@ -46,6 +46,16 @@ def benchmark_module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleT
     return importlib.import_module
 
 
+@pytest.fixture(scope="session")
+def stored_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of results that were measured: 14 runs, a sweep and a comparison, for tests that only read them."""
+    from tests.convert_schema1 import convert
+
+    out = tmp_path_factory.mktemp("stored") / "results"
+    assert convert(Path(__file__).parent / "data" / "schema1", out) == []
+    return out
+
+
 MOST_STOLEN = 0.03
 """Of the processors' time, beyond which what a test measured is not this machine's."""
 

@@ -255,15 +255,6 @@ def test_save_changes_nothing_where_nothing_differs(results: Path) -> None:
     assert after == before
 
 
-def test_save_leaves_runs_of_schema_1_whose_record_holds_facts(tmp_path: Path) -> None:
-    stored = Path(__file__).parent / "data" / "schema1"
-    results = Path(shutil.copytree(stored, tmp_path / "results"))
-    before = {path: path.read_bytes() for path in results.rglob("*") if path.is_file()}
-    ended = analyze(results, "--all", "--save")
-    assert ended.code == 0 and "is left as it is: the run.json of schema 1 holds facts too" in ended.err
-    assert {path: path.read_bytes() for path in results.rglob("*") if path.is_file()} == before
-
-
 def test_a_run_is_found_by_its_folder_too(results: Path, tmp_path: Path) -> None:
     elsewhere = Path(shutil.move(first_run(results), tmp_path / "elsewhere"))
     before = contents(elsewhere)

@@ -30,7 +30,6 @@ LIGHT = (*ONE_WAY, "reporting", "studies", "commands", "plugins", "interrupts", 
 DEVICE_KINDS = {"cpu", "cpu:", "cuda", "cuda:", "xpu", "xpu:", "emulated", "emulated:"}
 DEVICE_CLASSES = {"CpuDevice", "CudaDevice", "XpuDevice", "StreamDevice", "EmulatedDevice"}
 OWN_STRINGS = {
-    "loaderbench.recording.schema1": "its files tell a device's kind where today's tell what it can do",
     "loaderbench.workloads.emulated": "the other half of the emulated device",
     "loaderbench.studies.precision": "turns --device auto into the device to ask for",
     "loaderbench.watching.within": "looks for what a script's own code names",
@@ -284,7 +283,7 @@ def test_an_arm_has_its_name_in_one_place() -> None:
     """Nobody else compares with, or looks up, an arm by its name as text."""
     named = []
     for module, tree in trees():
-        if module in ("loaderbench.cases.arms", "loaderbench.recording.schema1"):
+        if module == "loaderbench.cases.arms":
             continue
         for node in ast.walk(tree):
             looked_up = isinstance(node, ast.Subscript) and re.search("arm", ast.unparse(node.value))

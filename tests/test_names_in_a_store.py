@@ -27,6 +27,7 @@ from loaderbench.running.meeting import Meeting
 from loaderbench.studies.measure import finished_records, judged
 from loaderbench.studies.ranks import RanksStudy
 from loaderbench.studies.sweep import SweepStudy
+from tests import convert_schema1
 from tests.made import make_case, make_estimate, make_record
 
 SCHEMA1 = Path(__file__).parent / "data" / "schema1"
@@ -35,7 +36,7 @@ ORIGINAL = next(path.parent for path in sorted(SCHEMA1.glob("*/arrays.npz")) if 
 
 def add_run(store: Store, tag: str | None = None, seed: int = 0) -> str:
     """A run of this machine with facts and a record, as measuring leaves it."""
-    run = load_run(ORIGINAL)
+    run = convert_schema1.load_run(ORIGINAL)
     run = replace(run, case=run.case.changed(seed=seed), environment=environment())
     folder = store.open_run(run.case)
     folder.write_record(

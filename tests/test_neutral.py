@@ -140,7 +140,9 @@ def test_what_variables_name_is_named_from_the_current_folder(tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     given = {
         "PYTHONPATH": ":lib:/usr/lib:.", "LD_LIBRARY_PATH": "/opt/x::", "TORCH_HOME": "weights", "TMPDIR": "/tmp",
-        "HF_HUB_CACHE": "hub", "MPLCONFIGDIR": "~/mpl", "DATA_DIR": "s3://bucket/x", "LD_PRELOAD": "libx.so:./liby.so",
+        "HF_HUB_CACHE": "hub", "MPLCONFIGDIR": "~/mpl", "DATA_DIR": "s3://bucket/x",
+        "LD_PRELOAD": "libx.so:./liby.so ./libz.so", "LD_AUDIT": "./audit.so", "TMP": "tmp",
+        "SSL_CERT_FILE": "cert.pem",
         "UV_NO_CACHE": "1", "PYTHONSAFEPATH": "1", "LANG": "C", "EMPTY_DIR": "",
     }  # fmt: skip
     told = neutral.environment(given)
@@ -151,7 +153,10 @@ def test_what_variables_name_is_named_from_the_current_folder(tmp_path: Path, mo
         "LD_LIBRARY_PATH": "/opt/x",
         "TORCH_HOME": f"{tmp_path}/weights",
         "HF_HUB_CACHE": f"{tmp_path}/hub",
-        "LD_PRELOAD": f"libx.so:{tmp_path}/./liby.so",
+        "LD_PRELOAD": f"libx.so:{tmp_path}/./liby.so:{tmp_path}/./libz.so",
+        "LD_AUDIT": f"{tmp_path}/./audit.so",
+        "TMP": f"{tmp_path}/tmp",
+        "SSL_CERT_FILE": f"{tmp_path}/cert.pem",
     }
 
 

@@ -4,7 +4,6 @@ With the same version the same facts give the same record (tests hold that). If 
 verdict is found, or which caveats a record has, bump it and add a line.
 
 History
-    0  records of schema 1, judged before rules had a version
     1  arms that were not measured leave their figures null and their causes joined, no longer the whole verdict
     2  the storage probe's rates leave out its first burst; cold is proven by degrees; on a disk of this machine the
        bytes of the run's own processes count, and a storage that provably had nothing to do is no part of the step; a

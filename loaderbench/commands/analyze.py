@@ -62,11 +62,10 @@ def _save(found: Sequence[Again], *, quiet: bool) -> None:
     for one in found:
         if not one.differences:
             continue
-        if again.can_save(one):
+        if one.folder is not None:
             again.save(one)
         elif not quiet:
-            why = "it is a study" if one.record is None else "the run.json of schema 1 holds facts too"
-            say(f"{one.name} is left as it is: {why}")
+            say(f"{one.name} is left as it is: it is a study")
 
 
 def _one(store: Store, name: str) -> Again:

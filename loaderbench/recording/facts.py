@@ -3,7 +3,7 @@
 Schema history
     1  first version; a segment may hold `kernels` (runs stored before have none)
     2  a run is stored whole: environment, sampling and the supervisor's caveats too; facts are typed; caveats have
-       codes and details instead of sentences; segments have a lane; trials of the advice (schema1.py reads the first).
+       codes and details instead of sentences; segments have a lane; trials of the advice.
        Later runs also have a digest of their tables (files.py), and a tag
 """
 
@@ -315,7 +315,7 @@ class Segment:
     """[K, len(KERNEL_FIELDS)] of a traced window, or of the last steps of one of `real` where recording changes
     nothing; None: not traced."""
     lane: str = ""
-    """What ran it: a device (`cuda:0`) or a rank (`rank3`); empty in runs of schema 1."""
+    """What ran it: a device (`cuda:0`) or a rank (`rank3`)."""
     wall_s: float | None = None
     """Duration of the segment, including its preparation."""
     first_batch_s: float | None = None

@@ -108,8 +108,7 @@ AdviceCode = Literal[
 class Advice:
     """One thing to try."""
 
-    code: AdviceCode | None
-    """None in records of schema 1."""
+    code: AdviceCode
     cause: Cause
     """The cause that it removes."""
     change: Change | None = None

@@ -41,7 +41,6 @@ from loaderbench import plain
 from loaderbench.cases.case import Case
 from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.plain import JsonObject
-from loaderbench.recording import schema1
 from loaderbench.recording.checks import LATEST, RUN_NAME, check_tag, check_writable, write_reason
 from loaderbench.recording.facts import SCHEMA, Run
 from loaderbench.recording.files import (
@@ -174,8 +173,17 @@ def _unfinished(marker: Mapping[str, Any] | None) -> tuple[str, str]:
     return "crashed", f"process {pid} ended before the result was written; see {LOG_FILE} in its folder"
 
 
-def _newer(name: str, schema: Any) -> str:
-    return f"{name} was written with schema {schema}, this loaderbench reads up to {SCHEMA}: upgrade loaderbench"
+def _check_schema(name: str, schema: Any) -> None:
+    """Of what is stored in the folder `name`. Raises ConfigError where another version wrote it."""
+    if schema > SCHEMA:
+        raise ConfigError(
+            f"{name} was written with schema {schema}, this loaderbench reads up to {SCHEMA}: upgrade loaderbench"
+        )
+    if schema == 1:
+        raise ConfigError(
+            f"{name} was written with schema 1: convert it once, in loaderbench's sources, with "
+            "`python -m tests.convert_schema1 RESULTS NEW_FOLDER`"
+        )
 
 
 def _older(name: str, error: plain.MissingField) -> str:
@@ -194,17 +202,14 @@ def _unknown_kind(name: str, kind: Any) -> str:
 
 
 def read_record(value: Any) -> RunRecord:
-    """The record that a `run.json` holds, whatever its schema.
+    """The record that a `run.json` holds.
 
     Raises:
         ValueError, KeyError, TypeError: it is damaged.
     """
-    if value["schema"] == schema1.SCHEMA:
-        record = schema1.record_from(value)
-    elif value["schema"] == SCHEMA:
-        record = plain.from_json(RunRecord, value)
-    else:
+    if value["schema"] != SCHEMA:
         raise ValueError(f"there is no schema {value['schema']!r}"[:80])
+    record = plain.from_json(RunRecord, value)
     check_figures(record.case, record.throughput, record.step_time_s, value)
     return record
 
@@ -216,27 +221,23 @@ def record_json(record: RunRecord) -> tuple[JsonObject, RunRecord]:
 
 
 def load_run(folder: str | os.PathLike[str], run_id: str | None = None) -> Run:
-    """The complete run in a folder, whatever its schema. `run_id`: the one that it must be; None for any.
+    """The complete run in a folder. `run_id`: the one that it must be; None for any.
 
     Raises:
-        ConfigError: it has no facts, they are damaged or of another run, or a newer version wrote them.
+        ConfigError: it has no facts, they are damaged or of another run, or another version wrote them.
     """
     path = Path(folder)
     with reading_facts(path):
         if (path / FACTS_FILE).exists():
-            schema = parsed(read_bytes(path / FACTS_FILE))["schema"]
-            if schema > SCHEMA:
-                raise ConfigError(_newer(path.name, schema))
+            _check_schema(path.name, parsed(read_bytes(path / FACTS_FILE))["schema"])
             run = load_facts(path, Run)
             if run_id not in (None, run.run_id):
                 raise ConfigError(_of_another(path.name, FACTS_FILE, run.run_id))
             return run
-        if not (path / schema1.RECORDING_FILE).exists():  # runs of schema 1 that failed recorded nothing
-            if not (path / RECORD_FILE).exists():
-                raise ConfigError(f"{path} holds no raw facts to analyse: it ended before they were written")
-            if parsed(read_bytes(path / RECORD_FILE))["schema"] != schema1.SCHEMA:
-                raise ConfigError(f"{path} holds no raw facts to analyse: {FACTS_FILE} is missing")
-        return schema1.load_run(path)
+        if not (path / RECORD_FILE).exists():
+            raise ConfigError(f"{path} holds no raw facts to analyse: it ended before they were written")
+        _check_schema(path.name, parsed(read_bytes(path / RECORD_FILE))["schema"])
+        raise ConfigError(f"{path} holds no raw facts to analyse: {FACTS_FILE} is missing")
 
 
 def load_stored(stored: StoredRun) -> Run:
@@ -397,17 +398,13 @@ def read_study(folder: Path) -> StudyRecord:
     """The study in a folder.
 
     Raises:
-        ConfigError: there is none, it is damaged, or a newer version wrote it, or one too old.
+        ConfigError: there is none, it is damaged, or another version wrote it.
     """
     with reading_facts(folder):
-        if os.path.lexists(folder / schema1.COMPARISON_FILE):
-            older = schema1.comparison_from(parsed(read_bytes(folder / schema1.COMPARISON_FILE)))
-            return _checked_names(older, folder, schema1.COMPARISON_FILE)
+        if os.path.lexists(folder / COMPARISON_FILE):
+            _check_schema(folder.name, 1)
         value = parsed(read_bytes(folder / STUDY_FILE))
-        if value["schema"] == schema1.SCHEMA:
-            return _checked_names(schema1.study_from(value), folder, STUDY_FILE)
-        if value["schema"] > SCHEMA:
-            raise ConfigError(_newer(folder.name, value["schema"]))
+        _check_schema(folder.name, value["schema"])
         if value["kind"] not in KINDS:
             raise ConfigError(_unknown_kind(folder.name, value["kind"]))
         types = KINDS[value["kind"]]
@@ -468,14 +465,16 @@ def _time_stamp(now: datetime) -> str:
 def _title(folder: Path) -> str:
     """`Case.title` of a run without a record, its name where the case cannot be read."""
     try:
-        return schema1.case_from(cast(JsonObject, read_json(folder / CASE_FILE))).title
+        return Case.from_json(cast(JsonObject, read_json(folder / CASE_FILE))).title
     except (OSError, ValueError, TypeError):
         return folder.name
 
 
 RUN_FILES = frozenset({CASE_FILE, MARKER_FILE, FACTS_FILE, RECORD_FILE})
 """A folder with any of these is that of a run."""
-STUDY_FILES = frozenset({STUDY_FILE, schema1.COMPARISON_FILE})
+COMPARISON_FILE = "compare.json"
+"""What schema 1 called a comparison's STUDY_FILE."""
+STUDY_FILES = frozenset({STUDY_FILE, COMPARISON_FILE})
 Kind = Literal["run", "study"]
 
 
@@ -515,10 +514,9 @@ def _looked_into(path: Path) -> _Folder:
 
 
 def _whole_record(content: bytes, name: str) -> RunRecord:
-    """Raises ConfigError where a newer version wrote it; else as `read_record`."""
+    """Raises ConfigError where another version wrote it; else as `read_record`."""
     value = parsed(content)
-    if value["schema"] > SCHEMA:
-        raise ConfigError(_newer(name, value["schema"]))
+    _check_schema(name, value["schema"])
     return read_record(value)
 
 
@@ -620,7 +618,7 @@ def _doubt(found: _Folder, case: Case, record: bytes) -> str | None:
     try:
         content = _content(found.path, CASE_FILE)
         same = content is None or b'\n "case": ' + content.rstrip().replace(b"\n", b"\n ") + b",\n" in record
-        if content is not None and not same and schema1.case_from(parsed(content)) != case:
+        if content is not None and not same and Case.from_json(parsed(content)) != case:
             return f"{CASE_FILE} is of another run: not the case of {RECORD_FILE}"
     except (OSError, ValueError, TypeError) as error:
         return f"{CASE_FILE} cannot be read ({error}); {RECORD_FILE} holds the case too"[:300]

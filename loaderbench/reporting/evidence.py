@@ -21,12 +21,10 @@ ALONE = {
 
 
 def leading_evidence(record: RunRecord) -> list[str]:
-    """At most MOST lines, those of the verdict's cause first. Of a record of schema 1 the first that it keeps."""
+    """At most MOST lines, those of the verdict's cause first."""
     verdict = record.verdict
     if verdict is None:
         return []
-    if record.rules_version == 0:
-        return list(verdict.evidence[:MOST])
     if record.watched is not None:
         return evidence_lines(record)
     makers = [_kind, *LEADING.get(verdict.bottleneck, ()), _alone, _waits, _fed, _per_image]

@@ -170,7 +170,8 @@ class Content:
         self.of_models = [study for study in known if study.kind in PAGED]
         """Studies of a model alone, which have no runs."""
         if not records and not self.of_models:
-            raise ConfigError(f"no finished run in {store.root.name}; measure one with `loaderbench run`")
+            why = f": {without[0][-1]}" if without else "; measure one with `loaderbench run`"
+            raise ConfigError(f"no finished run in {store.root.name}{why}")
         self.folders = folders
         self.by_id = {record.run_id: record for record in records}
         self.comparisons = [study for study in known if study.kind == "compare"]

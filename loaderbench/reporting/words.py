@@ -60,9 +60,7 @@ NOT_VERIFIED = {
 
 
 def worded(record: RunRecord) -> RunRecord:
-    """The record with its sentences. A record of schema 1 keeps its own, since its codes are unknown."""
-    if record.rules_version == 0:
-        return record
+    """The record with its sentences."""
     caveats = tuple(worded_caveat(caveat) for caveat in record.caveats)
     if record.verdict is None:
         return replace(record, caveats=caveats)
@@ -669,8 +667,6 @@ ACTIONS: Mapping[str, Callable[[Change, Details], str]] = {
 
 def action(advice: Advice, record: RunRecord) -> str:
     """What to do."""
-    if advice.code is None:
-        return advice.action
     told = ACTIONS[advice.code](advice.change or {}, advice.details)
     if advice.code in watched_words.ACTIONS:  # arguments of a script's own loader, which has no options of ours
         return told

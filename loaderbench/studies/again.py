@@ -14,7 +14,6 @@ from loaderbench.cases.options import RESULTS
 from loaderbench.errors import ConfigError
 from loaderbench.recording.checks import LATEST
 from loaderbench.recording.facts import Run
-from loaderbench.recording.files import FACTS_FILE
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import RUNS_FOLDER, RunFolder, Store, StoredRun, load_stored
 from loaderbench.recording.store import load_run as read_run
@@ -46,15 +45,10 @@ def study_again(study: StudyRecord, store: Store) -> Again:
         return Again(study.study_id, study.rules_version, problem=str(error))
     except Exception as error:
         return Again(study.study_id, study.rules_version, problem=senseless(error))
-    if study.findings is None:  # schema 1: its findings are computed again each time
+    if study.findings is None:  # an older version stored fewer figures
         return Again(study.study_id, study.rules_version)
     found = tuple(differences(plain.to_json(study.findings), plain.to_json(_as_stored(findings))))
     return Again(study.study_id, study.rules_version, found, only_rounding(found))
-
-
-def can_save(again: Again) -> bool:
-    """Whether the record can replace the stored one; a `run.json` of schema 1 holds facts too, so it must stay."""
-    return again.folder is not None and (Path(again.folder) / FACTS_FILE).exists()
 
 
 def save(again: Again) -> None:

@@ -58,7 +58,6 @@ def test_names_become_arms_in_the_table_s_order() -> None:
 
 ELSEWHERE = {
     ("loaders/fetch.py", "fetch"): 1,  # the name of the loader that only reads
-    ("recording/schema1.py", "ram"): 1,  # a key of the facts of schema 1
 }
 """(file, text) → how often it stands there and means something else than an arm."""
 

@@ -107,6 +107,8 @@ def test_decode_scale_is_for_decoders_that_can_and_off_unless_asked_for() -> Non
         plan(replace(both, decode_scale="half"))
     feeds = [case.feed for case in plan(replace(both, decoders=decoders("libjpeg"), decoder_options={"scale": "auto"}))]
     assert {(feed.decode_scale, feed.all_decoder_options["scale"]) for feed in feeds} == {("auto", "auto")}
+    with pytest.raises(ConfigError, match="not both"):
+        plan(replace(both, decoders=decoders("libjpeg"), decoder_options={"scale": "auto"}, decode_scale="off"))
 
 
 def test_io_threads_are_an_option_of_the_loaders_that_read_ahead() -> None:

@@ -29,6 +29,7 @@ from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import NotStored, Store, StoredRun, load_run
 from loaderbench.recording.studies import NumberFacts, PrecisionFacts, StudyRecord, SweepFacts
 from loaderbench.studies.measure import Spilled, stored
+from tests import convert_schema1
 from tests.filled import filled
 from tests.made import make_case, make_environment, make_record, make_run, make_segment
 
@@ -289,7 +290,7 @@ def fill(monkeypatch: pytest.MonkeyPatch, full: Path, name: str = "") -> None:
 
 
 def real_run(run_id: str) -> Run:
-    run = load_run(next(path for path in SCHEMA1.iterdir() if (path / "arrays.npz").exists()))
+    run = convert_schema1.load_run(next(path for path in SCHEMA1.iterdir() if (path / "arrays.npz").exists()))
     run.run_id = run_id
     return run
 

@@ -20,7 +20,6 @@ from tests.campaign.damage import spoil
 from tests.filled import filled
 from tests.made import make_case, make_estimate, make_record
 
-SCHEMA1 = Path(__file__).parents[1] / "data" / "schema1"
 CASE = make_case()
 
 
@@ -86,8 +85,8 @@ def test_a_line_takes_of_the_verdict_what_it_shows() -> None:
     assert line is not None and line.verdict == VerdictLine("prep")
 
 
-def test_the_lines_of_stored_runs_are_those_of_their_records() -> None:
-    store = Store(SCHEMA1)
+def test_the_lines_of_stored_runs_are_those_of_their_records(stored_results: Path) -> None:
+    store = Store(stored_results)
     runs, lines = store.runs(), store.lines()
     assert len(runs) > 10
     for run, line in zip(runs, lines, strict=True):
@@ -125,10 +124,12 @@ def test_damage_in_what_a_line_shows_is_listed_as_when_all_is_read(old: str, new
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_line_of_a_spoilt_run_never_says_another_thing_than_the_whole(seed: int, tmp_path: Path) -> None:
+def test_a_line_of_a_spoilt_run_never_says_another_thing_than_the_whole(
+    seed: int, stored_results: Path, tmp_path: Path
+) -> None:
     random = Random(seed)
     store = Store(tmp_path / "results")
-    original = random.choice(sorted(path.parent for path in SCHEMA1.glob("*/run.json")))
+    original = random.choice(sorted(path.parent for path in stored_results.glob("*/run.json")))
     spoilt = Path(shutil.copytree(original, store.root / original.name))
     what = spoil(spoilt, random)
     for run, line in zip(store.runs(), store.lines(), strict=True):

@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import tempfile
@@ -25,14 +26,18 @@ from loaderbench.recording.store import Store, load_run
 
 DATA = b"new\n" * 5000
 NOBODY = 65534
-STORED = next(path for path in sorted((Path(__file__).parents[1] / "data" / "schema1").iterdir()) if path.is_dir())
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stored_run(stored_results: Path) -> Path:
+    return next(path for path in sorted(stored_results.iterdir()) if path.is_dir())
+
+
+@pytest.fixture(scope="module")
+def results(stored_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with one run, which can be drawn."""
     root = tmp_path_factory.mktemp("store")
-    shutil.copytree(STORED, root / STORED.name)
+    shutil.copytree(stored_run, root / stored_run.name)
     return root
 
 
@@ -80,6 +85,14 @@ def test_the_reader_of_a_pipe_gets_it(write: Callable[[Path], commands.Ended], t
     reader.join(20)
     assert (ended.code, ended.out) == (0, "")
     assert len(got[0]) > 1 and stat.S_ISFIFO(pipe.lstat().st_mode)
+
+
+def test_a_socket_is_refused_before_anything_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a socket's name has at most 107 bytes
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("socket")
+        with pytest.raises(ConfigError, match="it is a socket"):
+            check_output("socket")
 
 
 def test_an_open_file_of_ours_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -159,9 +172,9 @@ def test_what_lies_at_a_name_of_our_own_is_replaced_and_not_followed(results: Pa
 
 
 def test_a_run_that_calls_itself_a_path_is_drawn_in_this_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stored_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, run = Store(tmp_path / "store"), load_run(STORED)
+    store, run = Store(tmp_path / "store"), load_run(stored_run)
     folder = store.open_run(run.case)
     folder.write_run(replace(run, run_id="../../mine"))
     (tmp_path / "a" / "b").mkdir(parents=True)

@@ -24,8 +24,8 @@ from loaderbench.recording.ranks import RankedCase, RanksFacts
 from loaderbench.recording.record import Advice, AdviceCode, Bottleneck, Range, RunRecord, SlowFile, SlowFolder, Tail
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import KINDS, CompareFacts, StudyKind, StudyRecord
+from loaderbench.reporting import public_names, words
 from loaderbench.reporting import report as of_report
-from loaderbench.reporting import words
 from loaderbench.reporting.anonymous import KEYED, LEFT_OUT, RULES, Anonymous, device_name, rule_of
 from loaderbench.reporting.csv import csv_text
 from loaderbench.reporting.html import render_html
@@ -231,9 +231,9 @@ def numbers_of(report: Report) -> list[list[object]]:
     return [[one for one in row if isinstance(one, int | float)] for figure in report.figures for row in figure.rows]
 
 
-def test_a_store_of_the_first_schema_is_anonymous_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_store_is_anonymous(stored_results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of_report, "MOST_DRAWN", 0)
-    store = Store(Path(__file__).parents[1] / "data" / "schema1")
+    store = Store(stored_results)
     shown, hidden = (render_html(read_report(store, anonymous=one)) for one in (None, Anonymous()))
     places = {record.case.subject.dataset for run in store.runs() if (record := run.record) is not None}
     assert decimals(hidden) <= decimals(shown)
@@ -272,7 +272,7 @@ def test_two_data_sets_stay_two_and_one_stays_one(tmp_path: Path) -> None:
         ({"device": "emulated:./card.toml"}, {"device": "emulated:profile 1"}),
         ({"device": "mychip:3"}, {"device": "device 1"}),
         ({"loader": "theirs", "decoder": "ours"}, {"loader": "loader 1", "decoder": "decoder 1"}),
-        ({"loader": "threaded", "loader_options": {"pinned": "true", "workers": "4"}}, {}),
+        ({"loader": "multiprocess", "loader_options": {"samples": "direct", "workers": "4"}}, {}),
         ({"loader_options": {"address": "head-3:6379"}}, {"loader_options": {"address": "value 1"}}),
         ({"loader_options": {"mine": "4"}}, {"loader_options": {"name 1": "4"}}),
         ({"shard": "2/4"}, {}),
@@ -413,3 +413,12 @@ def test_loaderbench_s_own_texts_are_known(text: str) -> None:
 )  # fmt: skip
 def test_no_other_text_is_taken_for_one(text: str) -> None:
     assert not is_own(text)
+
+
+@pytest.mark.parametrize("name", ["conv192.168.1.17", "layer4915112345678", "1" * 40 + "-", "conv1234"])
+def test_numbers_that_no_layer_has_are_not_those_of_one_and_take_no_time(name: str) -> None:
+    assert not public_names.is_layer(name)
+
+
+def test_layers_keep_their_numbers() -> None:
+    assert all(map(public_names.is_layer, ("layer1.0.conv1", "BatchNorm2d", "features.0.1.2", "conv1")))

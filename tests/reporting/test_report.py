@@ -452,8 +452,8 @@ def test_gaps_are_counted_in_lengths_that_can_be_read() -> None:
     }  # fmt: skip
 
 
-def test_a_store_of_schema_1_makes_a_report() -> None:
-    store = Store(Path(__file__).parents[1] / "data" / "schema1")
+def test_a_whole_store_makes_a_report(stored_results: Path) -> None:
+    store = Store(stored_results)
     report = read_report(store)
     assert len(report.records) > 10 and any(part.study is None for part in report.parts)
     assert {"-timeline", "-causes", "-rates"} <= {figure.name[figure.name.index("-") :] for figure in report.figures}

@@ -83,7 +83,7 @@ FAULTS: Mapping[str, Sequence[Details]] = {
     "clocks_do_not_fit": [{"fraction": 0.2}],
 }
 NOTES: Mapping[str, Sequence[Details]] = {
-    # studies/compare.py; recording/schema1.py for notes that were stored as sentences
+    # studies/compare.py; tests/convert_schema1.py for notes that were stored as sentences
     "as_is_for_cold": [{"path": "/mnt/nfs"}],
     "warm_too_large_for_max_bytes": [{"bytes": 2_000_000_000}],
     "warm_does_not_fit": [{"bytes": 2_000_000_000}],

@@ -1,29 +1,33 @@
-"""Runs that were stored with schema 1: the stored records are the truth, written by the version that measured them."""
+"""Results of schema 1, converted: the stored records are the truth, written by the version that measured them."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import call
 
 from loaderbench.analysis.model import WORTH
 from loaderbench.analysis.record import analyze
 from loaderbench.analysis.studies import judge
 from loaderbench.cases.arms import CHAIN, Arm
-from loaderbench.errors import ConfigError
 from loaderbench.plain import to_json
-from loaderbench.recording.record import RunRecord
-from loaderbench.recording.schema1 import DEVICE_FIELDS, RECORD_DEVICE_FIELDS
-from loaderbench.recording.store import Store, StoredStudy, load_run
+from loaderbench.recording.record import DeviceFigures, RunRecord
+from loaderbench.recording.store import Store, load_run, read_study
 from loaderbench.recording.studies import Comparison, StudyRecord, Sweep
 from loaderbench.reporting import words
+from tests import convert_schema1
+from tests.convert_schema1 import convert
 
-STORE = Path(__file__).parents[1] / "data" / "schema1"
+STORE = Path(__file__).parent / "data" / "schema1"
 RUNS = sorted(path.parent for path in STORE.glob("*/run.json"))
 MEASURED = [folder for folder in RUNS if (folder / "recording.json").exists()]
 VERIFIED = [folder for folder in MEASURED if "measured_speedup" in (folder / "run.json").read_text()]
@@ -91,8 +95,9 @@ def as_today(record: dict[str, Any]) -> dict[str, Any]:
     moved = {name: value for name, value in record.items() if name not in ("schema", "caveats")}
     moved["failures"] = [{"path": path, "reason": reason} for path, reason in record["failures"]]
     device = record["device"]
-    own = {name: value for name, value in device.items() if name in RECORD_DEVICE_FIELDS}
-    details = {name: value for name, value in device.items() if name not in RECORD_DEVICE_FIELDS}
+    own_names = {one.name for one in fields(DeviceFigures)}
+    own = {name: value for name, value in device.items() if name in own_names}
+    details = {name: value for name, value in device.items() if name not in own_names}
     moved["device"] = {**own, "details": details}
     gap = device["kernel_gap"]
     if gap is not None:
@@ -105,7 +110,7 @@ def as_today(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def judged_again(folder: Path) -> RunRecord:
-    return words.worded(analyze(load_run(folder)))
+    return words.worded(analyze(convert_schema1.load_run(folder)))
 
 
 def codes(record: RunRecord) -> set[str]:
@@ -152,24 +157,6 @@ def test_only_what_was_thrown_away_is_named_as_missing(folder: Path) -> None:
     assert missing == ([{"names": ["what --verify measured"]}] if folder in VERIFIED else [])
 
 
-@by_name
-def test_a_record_reads_as_it_was_judged_then(folder: Path) -> None:
-    run = Store(STORE).find(folder.name)
-    assert (run.status, run.problem) == ("ok", None)
-    assert run.record is not None
-    old = stored(folder)
-    verified = [advice.get("measured_speedup") for advice in old["verdict"]["advice"]]
-    assert run.record.schema == 1 and run.record.rules_version == 0
-    assert words.worded(run.record) == run.record  # its own sentences stay
-    assert [*differences(as_today(old), to_json(run.record))] == []
-    assert run.record.verdict is not None
-    told = [to_json(advice.measured_speedup) for advice in run.record.verdict.advice]
-    assert [*differences(verified, told)] == []
-    assert [caveat.message for caveat in run.record.caveats] == [
-        caveat["message"] for caveat in stored(folder)["caveats"]
-    ]
-
-
 # -- what is missing ---------------------------------------------------------------------------------------
 
 
@@ -199,21 +186,14 @@ def test_without_its_record_a_run_has_no_invented_figure(folder: Path, tmp_path:
     assert record.throughput is not None and told["throughput"] == full["throughput"]
 
 
-def test_without_facts_there_is_nothing_to_judge(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    shutil.copy(MEASURED[0] / "case.json", folder)
-    with pytest.raises(ConfigError, match="holds no raw facts to analyse"):
-        load_run(folder)
-
-
 @pytest.mark.parametrize("damage", ["recording.json", "arrays.npz", "case.json"])
-def test_damaged_facts_are_one_clear_line(damage: str, tmp_path: Path) -> None:
-    folder = shutil.copytree(MEASURED[0], tmp_path / "run")
+def test_damaged_facts_are_left_out_and_named(damage: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(MEASURED[0], tmp_path / "old" / MEASURED[0].name)
     (folder / damage).write_bytes((folder / damage).read_bytes()[:300])
-    with pytest.raises(ConfigError, match=r"the raw facts in .* are damaged") as error:
-        load_run(folder)
-    assert "\n" not in str(error.value)
+    shutil.copytree(MEASURED[1], tmp_path / "old" / MEASURED[1].name)
+    (problem,) = convert(tmp_path / "old", tmp_path / "new")
+    assert problem.startswith(folder.name)
+    assert [run.run_id for run in Store(tmp_path / "new").runs()] == [MEASURED[1].name]
 
 
 def test_facts_of_the_first_runs_of_all_lack_more_and_say_what(tmp_path: Path) -> None:
@@ -251,34 +231,77 @@ def test_a_run_that_did_not_end_well_keeps_its_reason_and_has_no_figure(status: 
     assert record.wall_s == old["wall_s"] and record.started_at == old["started_at"]
 
 
-def test_the_listing_of_the_store_has_no_problem() -> None:
-    store = Store(STORE)
-    runs = store.runs()
-    assert len(runs) == len(RUNS)
-    assert [run.problem for run in runs if run.problem] == []
-    assert all(run.record is not None for run in runs)
+# -- a folder of results -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The whole store, converted by the script."""
+    out = tmp_path_factory.mktemp("converted") / "results"
+    script = [sys.executable, "-m", "tests.convert_schema1", str(STORE), str(out)]
+    done = subprocess.run(script, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return out
+
+
+def test_all_that_was_stored_is_listed_and_judged_alike(converted: Path) -> None:
+    store = Store(converted)
+    assert [run.run_id for run in store.runs()] == [folder.name for folder in RUNS]
+    assert [run.problem for run in store.runs() if run.problem] == []
     assert [study.problem for study in store.studies()] == [None, None]
+    for folder in MEASURED:
+        assert words.worded(analyze(load_run(converted / folder.name))) == judged_again(folder)
+    ended = call("analyze", "--all", "--results", converted)
+    assert ended.code == 0 and f"{len(RUNS) + 2} of {len(RUNS) + 2} are reproduced exactly" in ended.err + ended.out
+
+
+def test_what_has_today_s_schema_is_copied(converted: Path, tmp_path: Path) -> None:
+    assert convert(converted, tmp_path / "again") == []
+    before, after = (
+        {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        for root in (converted, tmp_path / "again")
+    )
+    assert after == before
+
+
+@pytest.mark.parametrize("command", ["show", "analyze", "trace", "forecast", "compare", "report"])
+@pytest.mark.parametrize("status", ["ok", "failed"])
+def test_what_is_not_converted_is_refused_with_the_script_s_name(command: str, status: str, tmp_path: Path) -> None:
+    more: dict[str, tuple[str | Path, ...]] = {
+        "trace": ("--out", tmp_path / "trace.json"),
+        "forecast": ("--images", "1000", "--epochs", "1"),
+        "compare": (RUNS[0].name,),
+        "report": ("--out", tmp_path / "report.html"),
+    }
+    run = next(folder for folder in reversed(RUNS) if stored(folder)["status"] == status)
+    ended = call(command, run.name, *more.get(command, ()), "--results", STORE)
+    assert ended.code in (1, 2) and not [*tmp_path.iterdir()]
+    assert "python -m tests.convert_schema1 RESULTS NEW_FOLDER" in " ".join((ended.err + ended.out).split())
+
+
+def test_they_are_listed_with_the_script_s_name() -> None:
+    ended = call("list", "--json", "-", "--results", STORE)
+    problems = [str(one["problem"]) for one in json.loads(ended.out)]
+    assert len(problems) >= len(RUNS) and all("tests.convert_schema1" in problem for problem in problems)
 
 
 # -- studies -----------------------------------------------------------------------------------------------
 
 
-def study_of(kind: str) -> tuple[dict[str, Any], StudyRecord, dict[str, RunRecord]]:
-    """(as the file says, as it is read, the records of its runs judged again)"""
+def study_of(kind: str, results: Path) -> tuple[dict[str, Any], StudyRecord, dict[str, RunRecord]]:
+    """(as the old file says, as it was converted, the records of its runs judged again)"""
     name = {"sweep": "study.json", "compare": "compare.json"}[kind]
     (path,) = STORE.glob(f"*/{name}")
-    found = Store(STORE).named(path.parent.name)
-    assert isinstance(found, StoredStudy) and found.study is not None and found.study.kind == kind
-    study = found.study
+    study = read_study(results / path.parent.name)
+    assert study.kind == kind
     return stored(path.parent, name), study, {run: judged_again(STORE / run) for run in study.runs}
 
 
-def test_a_sweep_is_judged_again_from_its_runs() -> None:
-    old, study, records = study_of("sweep")
+def test_a_sweep_is_judged_again_from_its_runs(converted: Path) -> None:
+    old, study, records = study_of("sweep", converted)
     assert list(study.runs) == old["runs"] and study.study_id == old["study_id"]
-    assert (study.schema, study.findings) == (1, None)
     sweep = judge(study.facts, records)
-    assert isinstance(sweep, Sweep)
+    assert isinstance(sweep, Sweep) and study.findings == sweep
     told = {
         "num_steps": sweep.num_steps,
         **{name: to_json(getattr(sweep, name)) for name in ("rows", "knees", "flips")},
@@ -290,8 +313,8 @@ def test_a_sweep_is_judged_again_from_its_runs() -> None:
     assert len(sweep.rows) == 2 and sweep.rows[1].faster_than_serial is not None
 
 
-def test_a_comparison_is_judged_again_from_its_runs() -> None:
-    old, study, records = study_of("compare")
+def test_a_comparison_is_judged_again_from_its_runs(converted: Path) -> None:
+    old, study, records = study_of("compare", converted)
     comparison = judge(study.facts, records)
     assert isinstance(comparison, Comparison)
     told = to_json(comparison)
@@ -308,7 +331,3 @@ def test_a_comparison_is_judged_again_from_its_runs() -> None:
     assert isinstance(facts, dict)
     for name in ("labels", "num_cases", "same_files"):
         assert facts[name] == old[name]
-
-
-def test_the_device_s_own_fields_are_those_of_the_record() -> None:
-    assert set(DEVICE_FIELDS) < set(RECORD_DEVICE_FIELDS)

@@ -1,4 +1,9 @@
-"""Reads runs stored with schema 1 into today's classes. No figure is invented: what they lack is None and listed.
+"""Converts a folder of results: what was stored with schema 1 becomes schema 2, judged by today's rules.
+
+    python -m tests.convert_schema1 RESULTS NEW_FOLDER
+
+RESULTS stays as it is, and what has today's schema is copied. What cannot be converted is named, left out, and makes
+the exit code 1. No figure is invented: what such runs lack is None, and the caveat `facts_missing` names it.
 
 Schema 1 kept `case.json`, `recording.json` with `arrays.npz` (facts as free dictionaries), and `run.json`, which alone
 held the environment, the sampling's cost and the supervisor's caveats.
@@ -6,19 +11,25 @@ held the environment, the sampling's cost and the supervisor's caveats.
 
 from __future__ import annotations
 
+import argparse
 import json
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from loaderbench import plain
+from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.cases.traits import LoaderTraits
+from loaderbench.errors import LoaderbenchError
 from loaderbench.plain import JsonObject
 from loaderbench.recording.caveats import SEVERITIES, Caveat, Reason
 from loaderbench.recording.facts import (
+    SCHEMA,
     CacheFacts,
     CeilingProbe,
     CopyFacts,
@@ -44,14 +55,31 @@ from loaderbench.recording.facts import (
     TraceWitness,
     WorkloadFacts,
 )
-from loaderbench.recording.files import ARRAYS_FILE, parsed, read_bytes
-from loaderbench.recording.record import RunRecord
-from loaderbench.recording.studies import CompareFacts, SameFiles, StudyRecord, SweepFacts
+from loaderbench.recording.files import ARRAYS_FILE, FACTS_FILE, parsed, read_bytes
+from loaderbench.recording.store import (
+    COMPARISON_FILE,
+    RECORD_FILE,
+    STUDY_FILE,
+    STUDY_FILES,
+    RunFolder,
+    Store,
+    StudyFolder,
+)
+from loaderbench.recording.studies import (
+    CompareFacts,
+    Comparison,
+    SameFiles,
+    StudyFacts,
+    StudyKind,
+    StudyRecord,
+    SweepFacts,
+)
 from loaderbench.recording.tables import open_tables
+from loaderbench.studies.again import findings_of, records_of
+from loaderbench.studies.measure import judged
 
-SCHEMA = 1
+OLD_SCHEMA = 1
 RECORDING_FILE = "recording.json"
-COMPARISON_FILE = "compare.json"
 FROM_SUPERVISOR = ("sampler_missing", "sampler_failed", "nvml_device_order", "nvml_field_missing")
 """Caveats in a record of schema 1 that do not follow from judging the facts."""
 WITNESSES = {
@@ -62,12 +90,8 @@ WITNESSES = {
 }
 DEVICE_FIELDS = ("kind", "name", "emulated", "overlap", "memory_bytes")
 WORKLOAD_FIELDS = ("model", "mode", "precision", "emulated", "num_parameters", "optimizer")
-TRAITS_FILE = Path(__file__).with_name("schema1_traits.json")
+TRAITS_FILE = Path(__file__).parent / "data" / "schema1" / "traits.json"
 """Traits of the loaders at the time of schema 1: its runs did not store them."""
-RECORD_DEVICE_FIELDS = (
-    *DEVICE_FIELDS, "busy_fraction", "kernel_gap", "busy_witnesses", "memory_peak_bytes", "nvml", "clock_drift_ns",
-    "held_issue_s",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -249,61 +273,93 @@ def _trace(trace: Mapping[str, Any]) -> TraceFacts:
     )  # fmt: skip
 
 
-# -- the record ------------------------------------------------------------------------------------------
-
-
-def record_from(stored: JsonObject) -> RunRecord:
-    """A record of schema 1 as it was judged then, its sentences kept. Raises PlainError, KeyError, TypeError."""
-    value: Mapping[str, Any] = stored
-    device, verdict = value.get("device"), value.get("verdict")
-    made: JsonObject = {
-        **value,
-        "schema": SCHEMA,
-        "rules_version": 0,
-        "case": case_from(value["case"]).to_json(),
-        "environment": value.get("environment") or None,
-        "failure": value.get("failure"),
-        "wall_s": value.get("wall_s", 0.0),
-        "caveats": [plain.to_json(_text(one)) for one in value["caveats"]],
-        "failures": [{"path": path, "reason": reason} for path, reason in value.get("failures") or ()],
-        "device": None if device is None else _record_device(device),
-        "verdict": None if verdict is None else _record_verdict(verdict),
-    }
-    return plain.from_json(RunRecord, made)
-
-
-def _record_verdict(verdict: Mapping[str, Any]) -> JsonObject:
-    advice = [{"code": None, **one, "verified": "measured_speedup" in one} for one in verdict.get("advice") or ()]
-    return {**verdict, "advice": advice, "joint": verdict.get("joint") or []}
-
-
-def _record_device(device: Mapping[str, Any]) -> JsonObject:
-    found = {**dict.fromkeys(RECORD_DEVICE_FIELDS), **_split(device, RECORD_DEVICE_FIELDS)}
-    gap = device.get("kernel_gap")
-    if gap is not None:
-        largest = [{**one, "gap_class": one["class"]} for one in gap["largest"]]
-        found["kernel_gap"] = {**gap, "largest": largest}
-    return found
-
-
 # -- studies ---------------------------------------------------------------------------------------------
 
 
-def study_from(stored: JsonObject) -> StudyRecord:
+def study_from(value: Mapping[str, Any]) -> StudyRecord:
     """A sweep of schema 1. It is judged again from its runs; its stored findings are dropped."""
-    value: Mapping[str, Any] = stored
     runs = tuple(value["runs"])
-    return StudyRecord(SCHEMA, 0, value["study_id"], "sweep", value["started_at"], SweepFacts(len(runs)), None, runs)
+    return _study(value["study_id"], "sweep", value["started_at"], SweepFacts(len(runs)), runs)
 
 
-def comparison_from(stored: JsonObject) -> StudyRecord:
+def comparison_from(value: Mapping[str, Any]) -> StudyRecord:
     """A comparison of schema 1. It is judged again from its runs; its stored findings are dropped."""
-    value: Mapping[str, Any] = stored
-    runs = [run for pair in value["pairs"] for side in ("a", "b") for run in pair[side]["runs"]]
+    runs = tuple(run for pair in value["pairs"] for side in ("a", "b") for run in pair[side]["runs"])
     facts = CompareFacts(
         labels=value["labels"],
         num_cases=value["num_cases"],
         same_files=plain.from_json(SameFiles, value["same_files"]),
         notes=tuple(Reason("note", {"text": note}) for note in value["notes"]),
     )
-    return StudyRecord(SCHEMA, 0, value["comparison_id"], "compare", value["started_at"], facts, None, tuple(runs))
+    return _study(value["comparison_id"], "compare", value["started_at"], facts, runs)
+
+
+def _study(study_id: str, kind: StudyKind, started_at: str, facts: StudyFacts, runs: tuple[str, ...]) -> StudyRecord:
+    return StudyRecord(SCHEMA, RULES_VERSION, study_id, kind, started_at, facts, None, runs)
+
+
+# -- a folder of results ---------------------------------------------------------------------------------
+
+
+def convert_run(folder: Path, out: Path) -> None:
+    """Raises as `load_run`, and NotStored."""
+    run = load_run(folder)
+    target = RunFolder(folder.name, out / folder.name, run.started_at)
+    target.path.mkdir()
+    target.write_case(run.case)
+    target.write_record(judged(target.write_run(run)))
+
+
+def convert_study(folder: Path, out: Path) -> None:
+    """Its runs are converted before. Raises OSError, ValueError, KeyError, TypeError, LoaderbenchError."""
+    is_comparison = (folder / COMPARISON_FILE).exists()
+    stored = parsed(read_bytes(folder / (COMPARISON_FILE if is_comparison else STUDY_FILE)))
+    study = comparison_from(stored) if is_comparison else study_from(stored)
+    findings = findings_of(study, records_of(study, Store(out)))
+    if isinstance(findings, Comparison):  # stored without its leading runs, which are stored beside it
+        findings = replace(findings, a=None, b=None)
+    StudyFolder(folder.name, out / folder.name, study.started_at).write(replace(study, findings=findings))
+
+
+def schema_of(folder: Path) -> int | None:
+    """None where the folder tells none."""
+    for name in (COMPARISON_FILE, STUDY_FILE, FACTS_FILE, RECORD_FILE):
+        if (folder / name).exists():
+            schema: int = parsed(read_bytes(folder / name))["schema"]
+            return schema
+    return OLD_SCHEMA if (folder / RECORDING_FILE).exists() else None
+
+
+def convert(results: Path, out: Path) -> list[str]:
+    """Convert all of `results` into the new folder `out`. Returns what could not be converted, a line each."""
+    out.mkdir(parents=True)
+    problems = []
+    folders = [path for path in sorted(results.iterdir()) if path.is_dir()]
+    for folder in sorted(folders, key=lambda path: any((path / name).exists() for name in STUDY_FILES)):
+        try:
+            if schema_of(folder) != OLD_SCHEMA:
+                shutil.copytree(folder, out / folder.name, symlinks=True)
+            elif any((folder / name).exists() for name in STUDY_FILES):
+                convert_study(folder, out)
+            else:
+                convert_run(folder, out)
+        except (OSError, ValueError, KeyError, TypeError, LoaderbenchError) as error:
+            shutil.rmtree(out / folder.name, ignore_errors=True)
+            problems.append(f"{folder.name}: {error!r}")
+    return problems
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("new_folder", type=Path)
+    arguments = parser.parse_args()
+    if not arguments.results.is_dir() or arguments.new_folder.exists():
+        parser.error("RESULTS is a folder, and NEW_FOLDER none yet")
+    problems = convert(arguments.results, arguments.new_folder)
+    print(*(f"left out: {problem}" for problem in problems), sep="\n", end="\n" * bool(problems), file=sys.stderr)
+    sys.exit(bool(problems))
+
+
+if __name__ == "__main__":
+    main()
