@@ -20,10 +20,13 @@ SAFE_PATH = "PYTHONSAFEPATH"
 """Set to anything, Python imports nothing from the current folder (`-P`)."""
 PACKAGES = Path(__file__).resolve().parents[1]
 """The folder that holds the package."""
-OF_FOLDERS = re.compile(r"(?!PYTHONSAFEPATH|PYTHONPLATLIBDIR)(\w*(PATH|HOME|DIR)|LD_PRELOAD|HF_\w+_CACHE)")
+OF_FOLDERS = re.compile(
+    r"(?!PYTHONSAFEPATH|PYTHONPLATLIBDIR)(\w*(PATH|HOME|DIR)|TE?MP|PYTHONUSERBASE|SSL_CERT_FILE|LD_(PRELOAD|AUDIT)"
+    r"|HF_\w+_CACHE)"
+)
 """Names of variables that hold folders or files: TMPDIR, TORCH_HOME …"""
-LISTS = re.compile(r"\w*PATH|LD_PRELOAD")
-"""Those that hold several, separated by colons."""
+LISTS = re.compile(r"\w*PATH|LD_(PRELOAD|AUDIT)")
+"""Those that hold several, separated by colons; LD_PRELOAD by blanks, too (ld.so(8))."""
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -43,12 +46,14 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 def _absolute(name: str, value: str, here: str) -> str:
     if OF_FOLDERS.fullmatch(name) is None or "://" in value:
         return value
+    if name == "LD_PRELOAD":
+        value = os.pathsep.join(value.split())
     parts = [part for part in value.split(os.pathsep) if part] if LISTS.fullmatch(name) else [value]
     return os.pathsep.join(_part(name, part, here) for part in parts)
 
 
 def _part(name: str, part: str, here: str) -> str:
-    is_name = name == "LD_PRELOAD" and os.sep not in part  # the linker looks for it
+    is_name = name in ("LD_PRELOAD", "LD_AUDIT") and os.sep not in part  # the linker looks for it
     if not part or part.startswith(("~", "$")) or is_name:
         return part
     return os.path.join(here, part)

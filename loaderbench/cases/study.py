@@ -382,7 +382,9 @@ def _feed(
 def _decode_scale(request: StudyRequest, decoder: DecoderChoice | None) -> DecodeScale | None:
     if decoder is None or not decoder.traits.scales:
         return None
-    if request.decode_scale is None and "scale" in request.decoder_options:
+    if "scale" in request.decoder_options:
+        if request.decode_scale is not None:
+            raise ConfigError("give --decode-scale or --decoder-option scale, not both")
         return check_choice("--decoder-option scale", request.decoder_options["scale"], DECODE_SCALES)
     return check_choice("--decode-scale", request.decode_scale or "off", DECODE_SCALES)
 

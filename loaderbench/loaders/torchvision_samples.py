@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import default_collate
+from torch.utils.data import default_collate, get_worker_info
 from torchvision import transforms
 
 from loaderbench.decoders.base import DecodeError, PilDecoder
@@ -151,6 +151,8 @@ class TorchvisionSamples:
         try:
             inputs, targets = default_collate(samples)
         except RuntimeError as error:
+            if get_worker_info() is None:  # no shared memory is taken
+                raise
             raise no_room(str(error)) from error
         if context.slowdown is not None:
             context.slowdown.collate()
@@ -197,13 +199,14 @@ class TorchvisionSamples:
         """Tell the clock and the log what reading and decoding took, and drop the file's pages where asked."""
         clock, context = self.clock, self._context
         decoded_ns = time.perf_counter_ns() - begun_ns
+        opening_ns = raw.opened_ns - raw.begun_ns
+        clock.decode_ns += max(0, decoded_ns - opening_ns - raw.read_ns)
         num_bytes = os.fstat(raw.fileno()).st_size
         if context.evict_after_read:
             raw.evict()
-        read_ns = raw.opened_ns - raw.begun_ns + raw.read_ns
+        read_ns = opening_ns + raw.read_ns
         context.reads.add(index, raw.begun_ns, raw.opened_ns, raw.begun_ns + read_ns, num_bytes)
         clock.read_ns += read_ns
-        clock.decode_ns += max(0, decoded_ns - read_ns)
         if timed:
             clock.one_read_cpu_ns = raw.cpu_ns
         clock.read_cpu_ns += clock.one_read_cpu_ns

@@ -103,6 +103,8 @@ def _check_folder(path: str, found: os.stat_result | None) -> None:
     """Raises ConfigError if `path` is a folder, or lies in none."""
     if not path or Path(path).is_dir():
         raise _refusal(path, "it is a folder")
+    if found is not None and stat.S_ISSOCK(found.st_mode):
+        raise _refusal(path, "it is a socket")
     if found is None and not Path(_folder_of(path)).is_dir():
         raise _refusal(path, f"there is no folder {_folder_of(path)}")
     if found is None and os.path.realpath(_folder_of(path)).startswith("/proc/"):

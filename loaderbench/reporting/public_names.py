@@ -100,7 +100,7 @@ LAUNCHERS = _names("torchrun mpirun mpi srun slurm accelerate")
 
 def is_layer(name: str) -> bool:
     """Whether a layer's name, or that of its type, is made of these words alone: `layer1.0.conv1`, `BatchNorm2d`."""
-    if not re.fullmatch(r"[A-Za-z_.:]*(?:\d{1,3}[A-Za-z_.:]*)*", name):
+    if not re.fullmatch(r"[A-Za-z_.:]*(?:\d{1,3}[A-Za-z_.:]+)*(?:\d{1,3})?", name) or re.search(r"\d(\.\d+){3}", name):
         return False
     return all(word in _LAYERS for word in re.findall("[a-z]+", name.lower()))
 
