@@ -33,6 +33,7 @@ enum { CHANNELS = 3, MARGIN = 2, ROWS = 16, CROP_TRIES = 10 };
 /* MARGIN: columns and rows decoded before a region, and columns behind it, so that its border has the chroma neighbours
  * of the full picture. ROWS: decoded at once, as many as libjpeg does with halved colours. */
 /* MOST_PIXELS, MOST_SCANNED_PIXELS, SCAN_BYTES: images/jpeg.py, given to the compiler. */
+enum { MOST_HALVES = 64 }; /* pixels in a sum of halved products: what these lose is then known to 1/8 level */
 enum { MOST_LIBJPEG_BYTES = 1 << 30 }; /* a progressive picture of MOST_PIXELS takes this much */
 
 /* decoders/base.py: Stopped. */
@@ -194,8 +195,15 @@ typedef struct {
 
 static inline size_t round_up(size_t n) { return (n + PAD - 1) / PAD * PAD; }
 
+/* Of the filter at a distance from its centre, in its reaches. */
+static inline double triangle(double distance) {
+    distance = fabs(distance);
+    return distance < 1 ? 1 - distance : 0;
+}
+
 /* Outputs window … window + count of `resized`, blended from inputs `from` … `from + size` (in pixels of a picture
- * that ends at `limit`). Pillow's precompute_coeffs. */
+ * that ends at `limit`). Pillow's precompute_coeffs, but for weights that sum up to 1 however many they are: what one
+ * is rounded by is the next one's. */
 static axis blend_axis(maker *m, buffer *b, double from, double size, int limit, int resized, int window, int count) {
     double scale = size / resized, reach = scale < 1 ? 1 : scale;
     int lowest = (int)floor(from), num_inputs = (int)ceil(from + size);
@@ -206,19 +214,17 @@ static axis blend_axis(maker *m, buffer *b, double from, double size, int limit,
     a.used = a.first + count;
     a.weights = (uint16_t *)(a.used + count);
     for (int i = 0; i < count; i++) {
-        double centre = from - lowest + (window + i + 0.5) * scale, sum = 0, weight[a.most];
+        double centre = from - lowest + (window + i + 0.5) * scale, sum = 0, so_far = 0;
         int begin = (int)(centre - reach + 0.5), end = (int)(centre + reach + 0.5);
         if (begin < 0) begin = 0;
         if (end > num_inputs) end = num_inputs;
-        for (int k = begin; k < end; k++) {
-            double distance = fabs((k - centre + 0.5) * (1.0 / reach));
-            sum += weight[k - begin] = distance < 1 ? 1 - distance : 0;
-        }
+        for (int k = begin; k < end; k++) sum += triangle((k - centre + 0.5) * (1.0 / reach));
         uint16_t *weights = a.weights + (size_t)i * a.most;
-        double whole = 65536 / sum;
-        for (int k = 0; k < end - begin; k++) {
-            double rounded = 0.5 + weight[k] * whole;
-            weights[k] = (uint16_t)(rounded < 65535 ? rounded : 65535);
+        for (int k = begin, told = 0; k < end; k++) {
+            so_far += triangle((k - centre + 0.5) * (1.0 / reach)) * (65536 / sum);
+            int weight = (int)(0.5 + so_far) - told;
+            told += weight;
+            weights[k - begin] = (uint16_t)(weight < 65535 ? weight : 65535);
         }
         while (end - begin > 1 && weights[end - begin - 1] == 0) end--;
         a.first[i] = lowest + begin;
@@ -245,9 +251,26 @@ typedef __m128i lanes;
 #define WHOLE(name) _mm_##name##_si128
 #endif
 
+/* As blend_rows, of any number, with whole products. */
+static void blend_many(uint8_t *out, const uint8_t *in, size_t step, const uint16_t *weights, int num, size_t length) {
+    for (size_t i = 0; i < length; i += PAD) {
+        uint32_t sums[PAD];
+        for (int j = 0; j < PAD; j++) sums[j] = 1 << 15;
+        for (int k = 0; k < num; k++) {
+            const uint8_t *row = in + k * step + i;
+            for (int j = 0; j < PAD; j++) sums[j] += (uint32_t)row[j] * weights[k];
+        }
+        for (int j = 0; j < PAD; j++) out[i + j] = (uint8_t)(sums[j] >> 16 < 255 ? sums[j] >> 16 : 255);
+    }
+}
+
 /* out[i] = Σ weights[k] · in[k · step + i] for i < length, a multiple of PAD. A product is the upper half of 16 bits
  * times 16, in 1/256 level: one instruction for as many pixels as a register holds. The plain loop gives the same. */
 static void blend_rows(uint8_t *out, const uint8_t *in, size_t step, const uint16_t *weights, int num, size_t length) {
+    if (num > MOST_HALVES) {
+        blend_many(out, in, step, weights, num, length);
+        return;
+    }
     const int half = 128 + num / 2; /* half a level, and what the upper halves lose in the mean */
 #ifdef OP
     for (size_t i = 0; i < length; i += sizeof(lanes)) {

@@ -115,6 +115,17 @@ def test_a_region_has_the_pixels_of_the_whole_picture(
                 assert difference.max() <= 2
 
 
+@pytest.mark.parametrize("side", [224, 64, 16, 3, 1])
+def test_a_picture_shrunk_by_any_factor_keeps_its_brightness(side: int) -> None:
+    decoder = libjpeg.build(libjpeg.Options())
+    sample = np.empty((side, side, 3), np.uint8)
+    noise = np.random.default_rng(0).integers(0, 256, (4096, 2048, 3), dtype=np.uint8)
+    for pixels in (noise, *(np.full_like(noise, value) for value in (0, 1, 128, 255))):
+        decoder.crop_resize(pixels, Geometry(0, 0, 4096, 2048, side, side, 0, 0, False), sample)
+        whole = np.asarray(Image.fromarray(pixels).resize((side, side), Image.Resampling.BILINEAR), dtype=float)
+        assert np.abs(whole - sample).max() <= (1 if pixels is noise else 0)
+
+
 def test_scaling_keeps_the_picture(photographs: list[NDArray[np.uint8]]) -> None:
     values = []
     for photograph in photographs:
