@@ -67,7 +67,6 @@ from loaderbench.recording.store import (
 )
 from loaderbench.recording.studies import (
     CompareFacts,
-    Comparison,
     SameFiles,
     StudyFacts,
     StudyKind,
@@ -75,7 +74,7 @@ from loaderbench.recording.studies import (
     SweepFacts,
 )
 from loaderbench.recording.tables import open_tables
-from loaderbench.studies.again import findings_of, records_of
+from loaderbench.studies.again import as_stored, findings_of, records_of
 from loaderbench.studies.measure import judged
 
 OLD_SCHEMA = 1
@@ -316,9 +315,8 @@ def convert_study(folder: Path, out: Path) -> None:
     stored = parsed(read_bytes(folder / (COMPARISON_FILE if is_comparison else STUDY_FILE)))
     study = comparison_from(stored) if is_comparison else study_from(stored)
     findings = findings_of(study, records_of(study, Store(out)))
-    if isinstance(findings, Comparison):  # stored without its leading runs, which are stored beside it
-        findings = replace(findings, a=None, b=None)
-    StudyFolder(folder.name, out / folder.name, study.started_at).write(replace(study, findings=findings))
+    target = StudyFolder(folder.name, out / folder.name, study.started_at)
+    target.write(replace(study, findings=as_stored(findings)))
 
 
 def schema_of(folder: Path) -> int | None:

@@ -47,7 +47,7 @@ def study_again(study: StudyRecord, store: Store) -> Again:
         return Again(study.study_id, study.rules_version, problem=senseless(error))
     if study.findings is None:  # an older version stored fewer figures
         return Again(study.study_id, study.rules_version)
-    found = tuple(differences(plain.to_json(study.findings), plain.to_json(_as_stored(findings))))
+    found = tuple(differences(plain.to_json(study.findings), plain.to_json(as_stored(findings))))
     return Again(study.study_id, study.rules_version, found, only_rounding(found))
 
 
@@ -89,7 +89,7 @@ def findings_of(study: StudyRecord, records: Mapping[str, RunRecord]) -> Finding
     return judge(study.facts, records)
 
 
-def _as_stored(findings: Findings) -> Findings:
+def as_stored(findings: Findings) -> Findings:
     """A comparison is stored without its leading runs, which are stored beside it."""
     return replace(findings, a=None, b=None) if isinstance(findings, Comparison) else findings
 
