@@ -217,8 +217,8 @@ def in_turns(
 ) -> list[Gain]:
     """The gain of the other side over the case, in turns."""
     sides = (Side(case, cold=case.subject.cache == "cold"), without(case))
-    request = WallTimeRequest(sides, seconds=seconds, rounds=3, mean=True, disturber=disturber)
-    with_s, without_s = child.ask(WALL_SECONDS, request, quiet)
+    request = WallTimeRequest(sides, seconds=seconds, mean=True, disturber=disturber)
+    with_s, without_s = request.of(child.ask(WALL_SECONDS, request, quiet))
     return [Gain(what, with_s / without_s)]
 
 
@@ -263,7 +263,8 @@ def own_threads(bench: Bench, input_size: int, batch_size: int) -> Iterator[Aske
     alone."""
 
     def watch(child: Child, case: Case) -> list[Gain]:
-        together_s = child.ask(WALL_SECONDS, WallTimeRequest((Side(case),), seconds=3.0, rounds=3, mean=True), quiet)[0]
+        request = WallTimeRequest((Side(case),), seconds=3.0, mean=True)
+        (together_s,) = request.of(child.ask(WALL_SECONDS, request, quiet))
         # What shares the machine moves them by a fifth from second to second.
         models_s = [child.ask(DEVICE_SECONDS, DeviceTimeRequest(case), quiet) for _ in range(TURNS_ALONE)]
         loader_s = child.ask(LOADER_SECONDS, LoaderTimeRequest(case, seconds=2.0), quiet)
@@ -287,8 +288,8 @@ def either(bench: Bench, slower: float) -> Iterator[Asked]:
 
         def watch(child: Child, case: Case) -> list[Gain]:
             sides = (Side(case), Side(plain), Side(case.changed(dataset=also.path)))
-            request = WallTimeRequest(sides, seconds=3.0, rounds=3, mean=True)
-            both_s, no_storage_s, no_prep_s = child.ask(WALL_SECONDS, request, quiet)
+            request = WallTimeRequest(sides, seconds=3.0, mean=True)
+            both_s, no_storage_s, no_prep_s = request.of(child.ask(WALL_SECONDS, request, quiet))
             return [Gain("storage", both_s / no_storage_s), Gain("prep", both_s / no_prep_s)]
 
         yield Asked(plain.changed(dataset=mounted.path), watch)
@@ -302,8 +303,8 @@ def warm_fuse(bench: Bench, device_to_loader: float) -> Iterator[Asked]:
     with slow_fuse(plain.subject.dataset) as mounted:
 
         def watch(child: Child, case: Case) -> list[Gain]:
-            request = WallTimeRequest((Side(case), Side(plain)), seconds=2.0, rounds=3, mean=True)
-            real_s, on_disk_s = child.ask(WALL_SECONDS, request, quiet)
+            request = WallTimeRequest((Side(case), Side(plain)), seconds=2.0, mean=True)
+            real_s, on_disk_s = request.of(child.ask(WALL_SECONDS, request, quiet))
             alone_s = child.ask(DEVICE_SECONDS, DeviceTimeRequest(case), quiet)
             return [Gain("prep", real_s / alone_s), Gain("storage", real_s / on_disk_s)]
 
@@ -475,8 +476,8 @@ def ask_oversubscribed(bench: Bench, name: str) -> Line:
     changed = [case.changed(**one["change"]) for one in advised]
     for other in (*changed, case.changed(workers=usable_cpus())):
         with bench.child() as child:
-            request = WallTimeRequest((Side(case), Side(other)), seconds=3.0, rounds=3, mean=True)
-            real_s, other_s = child.ask(WALL_SECONDS, request, quiet)
+            request = WallTimeRequest((Side(case), Side(other)), seconds=3.0, mean=True)
+            real_s, other_s = request.of(child.ask(WALL_SECONDS, request, quiet))
         gains.append(Gain(flags({key: other.to_json()[key] for key in ("loader", "decoder", "output", "workers")}),
                           real_s / other_s))  # fmt: skip
     wrong, short = False, [*_unbounded(said), *lateness(seconds, case.effort.duration_s)]

@@ -169,7 +169,7 @@ def by_three_phases(subject: AskedRun, log: Path, arguments: argparse.Namespace)
             subject.built,
             WALL_SECONDS,
             WallTimeRequest((subject.side(cold=cold),), seconds=subject.epoch_s, rounds=1),
-        )[0]
+        )[0][0]
         for cold in (False, True)
     )
     stalls = {"prep": max(0.0, cached_s - synthetic_s), "storage": max(0.0, cold_s - cached_s)}

@@ -153,7 +153,7 @@ class Reads:
     @cached_property
     def slow_rows(self) -> Table:
         """The slowest reads of all windows, the slowest first."""
-        rows = np.concatenate([one.slowest for one in self.windows])
+        rows = np.concatenate([one.judged for one in self.windows])
         return np.asarray(rows[np.argsort(-_file_ns(rows), kind="stable")])
 
     def lie_in(self, pauses: Table) -> NDArray[np.bool_]:
@@ -390,7 +390,7 @@ def _in_slices(reads: Reads) -> bool | None:
     slice of a capped rate; False where they last far more evenly than they come, as files do that are slow themselves.
     None: neither, or they are too few."""
     least_ns = slowest_part(reads.histogram, max(TAIL_SHARES))[1] * 1e9 / 2
-    told = [one.slowest[_file_ns(one.slowest) >= least_ns] for one in reads.windows]
+    told = [one.judged[_file_ns(one.judged) >= least_ns] for one in reads.windows]
     slow = [rows for rows in told if len(rows) < MOST_SLOWEST]  # else there were more, of which it has the longest
     apart = np.concatenate(
         [np.zeros(0), *(np.diff(np.sort(rows[:, READ["begin_ns"]] + _file_ns(rows))) for rows in slow)]

@@ -8,7 +8,7 @@ import numpy as np
 
 from loaderbench.analysis.alike import ALIKE
 from loaderbench.analysis.model import WORTH
-from loaderbench.analysis.statistics import surely
+from loaderbench.analysis.statistics import paired_ratio
 from loaderbench.analysis.verdict import HELD_UP
 from loaderbench.recording.record import Bottleneck, Estimate, RunRecord, Share
 from loaderbench.recording.studies import (
@@ -89,13 +89,11 @@ def score(facts: SelfTestFacts, records: Mapping[str, RunRecord]) -> SelfTest:
 
 def alike_outcome(facts: AlikeFacts) -> AlikeOutcome:
     """Compare what preparing an image took from memory and from the storage, turn by turn."""
-    logs = np.log(facts.prep_cpu_s[:, 0] / facts.prep_cpu_s[:, 1])
-    low, high = sorted((surely(logs), -surely(-logs)))
-    value, low, high = (float(np.exp(one)) for one in (logs.mean(), low, high))
+    value, low, high = paired_ratio(*facts.prep_cpu_s.T)
     from_memory, from_storage = facts.minor_faults.mean(axis=0).tolist()
     return AlikeOutcome(
         facts.name,
-        Estimate(value, low, high, "ratio", len(logs), "Student's t over the turns"),
+        Estimate(value, low, high, "ratio", len(facts.prep_cpu_s), "Student's t over the turns"),
         (from_memory, from_storage),
         low <= 1 + ALIKE and high >= 1 - ALIKE,
     )

@@ -48,7 +48,7 @@ def _slow_folders(reads: Reads, storage: StorageFacts) -> Iterator[SlowFolder]:
 def _slowest(reads: Reads, of_files: float) -> Table:
     """Of each window the slowest reads that were kept, no more than the folder has of them on average."""
     nums = [round(of_files * float(one.histogram[:, READ_BIN["files"]].sum())) for one in reads.windows]
-    return np.concatenate([one.slowest[:num] for one, num in zip(reads.windows, nums, strict=True)])
+    return np.concatenate([one.judged[:num] for one, num in zip(reads.windows, nums, strict=True)])
 
 
 def _larger(rows: Table, of_files: float, storage: StorageFacts) -> float:

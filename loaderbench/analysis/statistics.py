@@ -54,6 +54,14 @@ def surely(values: NDArray[np.float64]) -> float:
     return float(values.mean()) - (t_quantile(n - 1) * spread / n**0.5 if n > 1 else 0.0)
 
 
+def paired_ratio(above: Sequence[float], below: Sequence[float]) -> tuple[float, float, float]:
+    """(value, low, high) of above ÷ below, measured in turns: the geometric mean, and its 95 % interval by Student's t
+    over the logarithms."""
+    logs = np.log(np.asarray(above, dtype=np.float64) / np.asarray(below, dtype=np.float64))
+    low, high = sorted((surely(logs), -surely(-logs)))
+    return float(np.exp(logs.mean())), float(np.exp(low)), float(np.exp(high))
+
+
 @dataclass(frozen=True)
 class Blocks:
     """Sums over blocks of consecutive steps."""

@@ -186,6 +186,8 @@ class Filled(NamedTuple):
     read_ns: int
     read_cpu_ns: int
     """CPU time of reading, from some of the files."""
+    read_queue_ns: int
+    """Part of `read_ns` in which the thread waited for a processor, of files behind one that took WAITING_READ_NS."""
     decode_ns: int
     augment_ns: int
     encoded_bytes: int

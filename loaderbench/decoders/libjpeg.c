@@ -51,7 +51,7 @@ typedef struct {
 } recipe;
 
 typedef struct {
-    int64_t read_ns, read_cpu_ns, decode_ns, augment_ns, encoded_bytes, page_bytes; /* sums over the images begun */
+    int64_t read_ns, read_cpu_ns, read_queue_ns, decode_ns, augment_ns, encoded_bytes, page_bytes; /* of all begun */
     int32_t status, error_number, height, width;                      /* of the image that was not made */
     char message[JMSG_LENGTH_MAX];
 } report;
@@ -66,6 +66,8 @@ typedef struct {
     jmp_buf failed;
     char message[JMSG_LENGTH_MAX];
     int64_t asked_ns;
+    int run_queue;               /* /proc/thread-self/schedstat; 0: not opened yet */
+    int reads_wait;              /* the last file took WAITING_READ_NS (recording/facts.py, given to the compiler) */
     buffer file, pixels, lowered, columns, resized, turned, taps[2];
 } maker;
 
@@ -489,6 +491,18 @@ static void choose_sample(maker *m, const recipe *r, const uint8_t *data, size_t
 
 #define CPU_TIMED_EACH 8
 
+/* ns that the calling thread has waited for a processor (samplers/run_queue.py); -1: unknown. The file stays bound to
+ * the thread that opened it, which is the maker's only one. */
+static int64_t queued_ns(maker *m) {
+    char text[96];
+    if (m->run_queue == 0) m->run_queue = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+    ssize_t length = m->run_queue < 0 ? -1 : pread(m->run_queue, text, sizeof text - 1, 0);
+    if (length <= 0) return -1;
+    text[length] = '\0';
+    const char *second = strchr(text, ' ');
+    return second == NULL ? -1 : strtoll(second, NULL, 10);
+}
+
 /* times: when opening began, ns until it was open, ns until it was read, bytes; not written where that failed. */
 static const uint8_t *read_file(maker *m, const char *path, int evict, size_t *size, int64_t *times,
                                 int *error_number) {
@@ -557,6 +571,7 @@ void lb_free(maker *m) {
     buffer *all[] = {&m->file, &m->pixels, &m->lowered, &m->columns, &m->resized, &m->turned, &m->taps[0],
                      &m->taps[1]};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]->bytes);
+    if (m->run_queue > 0) close(m->run_queue);
     free(m);
 }
 
@@ -601,8 +616,12 @@ int lb_make(maker *m, const recipe *r, int num, const char *const *paths, const 
             int timed = i % CPU_TIMED_EACH == 0;
             int64_t begun_cpu = timed ? ns_of(CLOCK_THREAD_CPUTIME_ID) : 0;
             int64_t begun = now_ns();
+            int64_t begun_queue = m->reads_wait ? queued_ns(m) : -1;
             encoded = read_file(m, paths[i], r->evict, &size, times + 4 * i, &told->error_number);
-            told->read_ns += now_ns() - begun;
+            if (begun_queue >= 0) told->read_queue_ns += queued_ns(m) - begun_queue;
+            int64_t took = now_ns() - begun;
+            told->read_ns += took;
+            m->reads_wait = took >= WAITING_READ_NS;
             if (timed) read_cpu_ns = ns_of(CLOCK_THREAD_CPUTIME_ID) - begun_cpu;
             told->read_cpu_ns += read_cpu_ns;
             if (encoded == NULL && told->error_number) {

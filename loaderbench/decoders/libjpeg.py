@@ -25,9 +25,13 @@ from loaderbench.decoders.pillow import PillowDecoder
 from loaderbench.errors import UnavailableError
 from loaderbench.images.jpeg import MOST_PIXELS, MOST_SCANNED_PIXELS, SCAN_BYTES
 from loaderbench.plain import JsonObject
+from loaderbench.recording.facts import WAITING_READ_NS
 
 SOURCE = Path(__file__).with_name("libjpeg.c")
-LIMITS = {"MOST_PIXELS": MOST_PIXELS, "MOST_SCANNED_PIXELS": MOST_SCANNED_PIXELS, "SCAN_BYTES": SCAN_BYTES}
+LIMITS = {
+    "MOST_PIXELS": MOST_PIXELS, "MOST_SCANNED_PIXELS": MOST_SCANNED_PIXELS, "SCAN_BYTES": SCAN_BYTES,
+    "WAITING_READ_NS": WAITING_READ_NS,
+}  # fmt: skip
 FLAGS = ("-O3", "-march=native", "-ffp-contract=off", *(f"-D{name}={limit}" for name, limit in LIMITS.items()))
 """Without fused multiply-add the crops are those of transform.py, digit by digit."""
 MESSAGE_BYTES = 200
@@ -49,7 +53,15 @@ class _Report(ctypes.Structure):
     _fields_ = [
         *(
             (name, ctypes.c_int64)
-            for name in ("read_ns", "read_cpu_ns", "decode_ns", "augment_ns", "encoded_bytes", "page_bytes")
+            for name in (
+                "read_ns",
+                "read_cpu_ns",
+                "read_queue_ns",
+                "decode_ns",
+                "augment_ns",
+                "encoded_bytes",
+                "page_bytes",
+            )
         ),
         *((name, ctypes.c_int32) for name in ("status", "error_number", "height", "width")),
         ("message", ctypes.c_char * MESSAGE_BYTES),
@@ -162,9 +174,9 @@ class Filler:
         if report.status == Stopped.NO_MEMORY:
             raise MemoryError(maker.told())
         return Filled(
-            num_made, report.read_ns, report.read_cpu_ns, report.decode_ns, report.augment_ns, report.encoded_bytes,
-            report.page_bytes, Stopped(report.status) if report.status else None, maker.told(), report.error_number,
-            (report.height, report.width), None if times is None else times[times[:, 0] > 0],
+            num_made, report.read_ns, report.read_cpu_ns, report.read_queue_ns, report.decode_ns, report.augment_ns,
+            report.encoded_bytes, report.page_bytes, Stopped(report.status) if report.status else None, maker.told(),
+            report.error_number, (report.height, report.width), None if times is None else times[times[:, 0] > 0],
         )  # fmt: skip
 
 

@@ -108,6 +108,10 @@ class Device(Protocol):
         """Mark this point of the copies' queue: the same as `record` without overlap."""
         ...
 
+    def reached(self, event: Event) -> bool:
+        """Whether the device has reached `event`. Never blocks."""
+        ...
+
     def wait(self, event: Event) -> None:
         """Block the host (asleep where possible) until the device has reached `event`."""
         ...

@@ -176,6 +176,9 @@ class EmulatedDevice:
         free_ns = self._copied_ns if self._overlap else self._free_ns
         return EmulatedEvent(max(time.perf_counter_ns(), free_ns), self._busy_total_ns)
 
+    def reached(self, event: EmulatedEvent) -> bool:
+        return time.perf_counter_ns() >= event.time_ns
+
     def wait(self, event: EmulatedEvent) -> None:
         sleep_until(event.time_ns)
 

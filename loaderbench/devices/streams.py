@@ -102,6 +102,10 @@ class StreamDevice:
         event.record(stream)
         return event
 
+    def reached(self, event: Any) -> bool:
+        done: bool = event.query()
+        return done
+
     def wait(self, event: Any) -> None:
         event.synchronize()
 

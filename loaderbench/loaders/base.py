@@ -49,6 +49,8 @@ class Batch:
     """int64 [len(SPAN_FIELDS)], None where the loader cannot tell."""
     failures: tuple[tuple[int, str], ...] = field(default=())
     """(index, reason) of images that could not be decoded; each was replaced by the next in index order."""
+    arrived_ns: int = -1
+    """When it had come from the process that made it (perf_counter_ns); -1: this one made it, or that is unknown."""
     on_device: bool = False
     """True where the inputs are already on the device (the loader owns the transfer)."""
 

@@ -43,7 +43,7 @@ class _ReadingThread:
     def __call__(self, job: BatchPlan, is_cancelled: Callable[[], bool]) -> MadeBatch | None:
         images = self._context.images
         self._clock.begin()
-        begun, begun_cpu = time.perf_counter_ns(), time.thread_time_ns()
+        begun, begun_cpu, begun_queue = time.perf_counter_ns(), time.thread_time_ns(), self._clock.queue.ns()
         num_bytes = 0
         for size in self._read(job):
             num_bytes += size
@@ -51,6 +51,7 @@ class _ReadingThread:
             if is_cancelled():
                 self._abandoned.append(self._clock.end())
                 return None
+        self._clock.read_queue_ns = self._clock.queue.ns() - begun_queue
         self._clock.read_ns = time.perf_counter_ns() - begun
         self._clock.read_cpu_ns = time.thread_time_ns() - begun_cpu
         return MadeBatch(job.indices, images.labels[job.indices].astype(np.int64), num_bytes, self._clock.end())

@@ -26,7 +26,7 @@ from loaderbench.loaders.multiprocess import MultiprocessLoader
 from loaderbench.loaders.multiprocess import Options as WorkerOptions
 from loaderbench.loaders.order import BatchPlan
 from loaderbench.loaders.samples import read_image
-from loaderbench.loaders.torch_dataset import VOID, BatchDataset, Payload, Request
+from loaderbench.loaders.torch_dataset import VOID, BatchDataset, Payload, Request, arrival
 from loaderbench.plain import JsonObject
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # local files need no hub
@@ -106,8 +106,9 @@ class _TableDataset(BatchDataset):
         targets = torch.from_numpy(self.context.images.labels[indices].astype(np.int64))
         clock.collate_ns += time.perf_counter_ns() - begun
         return Payload(
-            inputs, targets, self._encoded_bytes, indices, clock.end(), self._failures, reads=self.own_reads()
-        )
+            inputs, targets, self._encoded_bytes, indices, clock.end(), self._failures, reads=self.own_reads(),
+            arrived_ns=arrival(),
+        )  # fmt: skip
 
 
 class _Cancelled(Exception):

@@ -1,8 +1,8 @@
 """The work on one sample, shared by every loader written in Python: read, decode, crop, resize, flip, normalize.
 
 The stage clocks stay on: four clock reads an image (45 ns each), two of the thread's CPU time (1 to 2 µs) for one image
-in eight, and 6 µs a batch, 0.05 % of an image of 1.5 ms. To repeat:
-`benchmarks/loader_rates.py DATASET --stage-clocks`.
+in eight, two of its run queue (3 µs) where the read before took 50 µs, and 6 µs a batch, 0.05 % of an image of 1.5 ms.
+To repeat: `benchmarks/loader_rates.py DATASET --stage-clocks`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench import plugins
-from loaderbench.decoders.base import DecodeError, Decoder, FillingDecoder, Geometry, SlotFiller, Stopped, read_size
+from loaderbench.decoders.base import (
+    DecodeError,
+    Decoder,
+    Filled,
+    FillingDecoder,
+    Geometry,
+    SlotFiller,
+    Stopped,
+    read_size,
+)
 from loaderbench.errors import CaseFailed
 from loaderbench.images.index import ImageIndex
 from loaderbench.images.scan import TAIL_BYTES
 from loaderbench.loaders.base import SPAN_FIELDS, LoaderContext
 from loaderbench.loaders.order import BatchPlan
 from loaderbench.loaders.transform import Normalizer, SampleRandom, infer_geometry, recipe_of, train_geometry
+from loaderbench.recording.facts import WAITING_READ_NS
+from loaderbench.samplers.run_queue import RunQueue
 
 T = TypeVar("T")
 
@@ -63,17 +74,16 @@ def read_image(context: LoaderContext, index: int, clock: SpanClock | None = Non
         CaseFailed: as `read_file`.
     """
     timed = clock is not None and clock.num_reads % CPU_TIMED_EACH == 0
+    queue = None if clock is None else clock.queue_of_read()
     begun_cpu = time.thread_time_ns() if timed else 0
     begun = time.perf_counter_ns()
+    begun_queue = queue.ns() if queue is not None else 0
     encoded, opened = _read_file(context.images.path(index), context.evict_after_read)
+    queued_ns = queue.ns() - begun_queue if queue is not None else 0
     ended = time.perf_counter_ns()
     context.reads.add(index, begun, opened, ended, len(encoded))
     if clock is not None:
-        clock.read_ns += ended - begun
-        if timed:
-            clock.one_read_cpu_ns = time.thread_time_ns() - begun_cpu
-        clock.read_cpu_ns += clock.one_read_cpu_ns
-        clock.num_reads += 1
+        clock.add_read(ended - begun, time.thread_time_ns() - begun_cpu if timed else None, queued_ns)
     return encoded
 
 
@@ -156,33 +166,52 @@ class SpanClock:
 
     def __init__(self, worker: int) -> None:
         self.worker = worker
-        try:
-            # The descriptor stays bound to the thread that opened it.
-            self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self._schedstat = -1
+        self.queue = RunQueue()
+        self._reads_wait = False
+        """The last read took WAITING_READ_NS."""
         self._reset()
         self._start_ns = 0
         self._begun = (0, 0, 0, 0)
 
     def _reset(self) -> None:
         self.read_ns = self.decode_ns = self.augment_ns = self.collate_ns = self.page_bytes = 0
-        self.read_cpu_ns = self.one_read_cpu_ns = self.num_reads = 0
+        self.read_cpu_ns = self._one_read_cpu_ns = self.num_reads = self.read_queue_ns = 0
 
     def _counters(self) -> tuple[int, int, int, int]:
-        """CPU ns, run-queue ns (-1: unknown), major and minor faults of the calling thread.
-
-        `/proc/thread-self/schedstat`: time on the CPU, time waiting on a run queue (both ns), time slices
-        (kernel Documentation/scheduler/sched-stats.rst).
-        """
-        waited = int(os.pread(self._schedstat, 96, 0).split()[1]) if self._schedstat >= 0 else -1
+        """CPU ns, run-queue ns (-1: unknown), major and minor faults of the calling thread."""
         used = resource.getrusage(resource.RUSAGE_THREAD)
-        return time.thread_time_ns(), waited, used.ru_majflt, used.ru_minflt
+        return time.thread_time_ns(), self.queue.ns(), used.ru_majflt, used.ru_minflt
+
+    def queue_of_read(self) -> RunQueue | None:
+        """What to ask for the next read's wait for a processor; None: it is not worth its time.
+
+        Ask within the time that is taken of the read: a thread may lose its processor at the end of any system call.
+        """
+        return self.queue if self._reads_wait else None
+
+    def add_read(self, took_ns: int, cpu_ns: int | None, queued_ns: int) -> None:
+        """A file that was read. `cpu_ns`: None where it was not timed, and an earlier one stands for it."""
+        self.read_ns += took_ns
+        if cpu_ns is not None:
+            self._one_read_cpu_ns = cpu_ns
+        self.read_cpu_ns += self._one_read_cpu_ns
+        self.read_queue_ns += queued_ns
+        self.num_reads += 1
+        self._reads_wait = took_ns >= WAITING_READ_NS
 
     def begin(self) -> None:
         self._reset()
         self._begun = self._counters()
         self._start_ns = time.perf_counter_ns()
+
+    def add_filled(self, filled: Filled) -> None:
+        """Samples that a decoder's filler read and made."""
+        self.read_ns += filled.read_ns
+        self.read_cpu_ns += filled.read_cpu_ns
+        self.read_queue_ns += filled.read_queue_ns
+        self.decode_ns += filled.decode_ns
+        self.augment_ns += filled.augment_ns
+        self.page_bytes += filled.page_bytes
 
     def add_pages(self, num_bytes: int) -> None:
         self.page_bytes += -(-num_bytes // PAGE_BYTES) * PAGE_BYTES
@@ -204,17 +233,13 @@ class SpanClock:
             self.page_bytes,
             minor_faults - self._begun[3],
             self.read_cpu_ns,
+            self.read_queue_ns if runqueue_ns >= 0 else -1,
         )
         assert len(row) == len(SPAN_FIELDS)
         return np.array(row, dtype=np.int64)
 
     def close(self) -> None:
-        if self._schedstat >= 0:
-            os.close(self._schedstat)
-            self._schedstat = -1
-
-    def __del__(self) -> None:
-        self.close()  # needed where another library ended the thread
+        self.queue.close()
 
 
 class Reads(Protocol):
@@ -267,9 +292,11 @@ class SampleMaker:
                 return None
             read: list[bytes] | None = None
             if reads is not None:
-                begun = time.perf_counter_ns()
+                begun, queue = time.perf_counter_ns(), self.clock.queue_of_read()
+                begun_queue = queue.ns() if queue is not None else 0
                 read = reads.take(BYTES_AT_ONCE, MOST_AT_ONCE)
-                self.clock.read_ns += time.perf_counter_ns() - begun
+                queued_ns = queue.ns() - begun_queue if queue is not None else 0
+                self.clock.add_read(time.perf_counter_ns() - begun, None, queued_ns)
                 if read is None:
                     return None
             num_made, num_bytes = make(indices[position:], plan.epochs[position:], slots[position:], read, failures)
@@ -304,11 +331,7 @@ class SampleMaker:
             else:
                 files = read[some]
             filled = self._filler.fill(files, indices[some], epochs[some], out, in_memory=read is not None)
-            clock.read_ns += filled.read_ns
-            clock.read_cpu_ns += filled.read_cpu_ns
-            clock.decode_ns += filled.decode_ns
-            clock.augment_ns += filled.augment_ns
-            clock.page_bytes += filled.page_bytes
+            clock.add_filled(filled)
             if filled.times is not None:
                 begun_reads = np.column_stack((indices[position : position + len(filled.times)], filled.times))
                 self._context.reads.add_packed(begun_reads.tobytes())

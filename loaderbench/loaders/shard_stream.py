@@ -22,7 +22,7 @@ from loaderbench.images.shards import ShardSet
 from loaderbench.loaders.base import Batch, LoaderContext, fixed_input_size
 from loaderbench.loaders.multiprocess import MultiprocessLoader, Options
 from loaderbench.loaders.samples import MOST_REPLACEMENTS, SampleMaker, SpanClock, failure_list, make_decoder
-from loaderbench.loaders.torch_dataset import VOID, Payload, bytes_per_batch
+from loaderbench.loaders.torch_dataset import VOID, Payload, arrival, bytes_per_batch
 from loaderbench.plain import JsonObject
 
 
@@ -73,18 +73,17 @@ class ShardDataset(IterableDataset[Payload], ABC):
         try:
             epoch = first
             while num < 0 or epoch < first + num:
-                begun, begun_cpu, num_read = time.perf_counter_ns(), time.thread_time_ns(), 0
+                begun, num_read = _ReadBegun(clock), 0
                 for sample in self.samples(epoch, clock):
                     num_read += 1
-                    clock.read_ns += time.perf_counter_ns() - begun
-                    clock.read_cpu_ns += time.thread_time_ns() - begun_cpu
+                    begun.end()
                     if live[0] != generation:
                         yield VOID._replace(spans=clock.end())  # the reads count, even without a batch
                         return
                     if work.add(sample, epoch):
                         yield work.batch()
                         clock.begin()  # waiting for the next request is not work
-                    begun, begun_cpu = time.perf_counter_ns(), time.thread_time_ns()
+                    begun = _ReadBegun(clock)
                 if num < 0 and not num_read:
                     raise CaseFailed(
                         f"worker {clock.worker} got no image of {self.shards.files.root}: use fewer --workers, or "
@@ -97,6 +96,21 @@ class ShardDataset(IterableDataset[Payload], ABC):
             yield VOID._replace(failed=str(error))
         finally:
             clock.close()
+
+
+class _ReadBegun:
+    """A worker asks its container for the next sample."""
+
+    def __init__(self, clock: SpanClock) -> None:
+        self._clock, self._queue = clock, clock.queue_of_read()
+        self._cpu_ns, self._ns = time.thread_time_ns(), time.perf_counter_ns()
+        self._queued_ns = self._queue.ns() if self._queue is not None else 0
+
+    def end(self) -> None:
+        """The sample is there."""
+        queued_ns = self._queue.ns() - self._queued_ns if self._queue is not None else 0
+        took_ns, cpu_ns = time.perf_counter_ns() - self._ns, time.thread_time_ns() - self._cpu_ns
+        self._clock.add_read(took_ns, cpu_ns, queued_ns)
 
 
 class _Batches:
@@ -146,8 +160,9 @@ class _Batches:
         targets = torch.from_numpy(self._context.images.labels[indices].astype(np.int64))
         self._clock.collate_ns += time.perf_counter_ns() - begun
         payload = Payload(
-            stacked.permute(0, 3, 1, 2), targets, self._encoded_bytes, indices, self._clock.end(), self.failures
-        )
+            stacked.permute(0, 3, 1, 2), targets, self._encoded_bytes, indices, self._clock.end(), self.failures,
+            arrived_ns=arrival(),
+        )  # fmt: skip
         self.made, self.failures, self._encoded_bytes = [], [], 0
         return payload
 

@@ -201,7 +201,9 @@ class ThreadedLoader:
 
 def _unmade_span(page_bytes: int) -> NDArray[np.int64]:
     """The span of files that were read for batches that no worker began: bytes, but no worker's time."""
-    unknown = dict.fromkeys(("worker", "runqueue_ns", "major_faults", "minor_faults", "read_cpu_ns"), -1)
+    unknown = dict.fromkeys(
+        ("worker", "runqueue_ns", "major_faults", "minor_faults", "read_cpu_ns", "read_queue_ns"), -1
+    )
     values = {**unknown, "page_bytes": page_bytes}
     values["start_ns"] = values["ready_ns"] = time.perf_counter_ns()
     return np.array([values.get(name, 0) for name in SPAN_FIELDS], dtype=np.int64)

@@ -35,6 +35,18 @@ class Request(NamedTuple):
     plan: BatchPlan
 
 
+class _Arrival:
+    """A number that is only known where the batch arrives: unpickled, it is perf_counter_ns by then."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return time.perf_counter_ns, ()
+
+
+def arrival() -> Any:
+    """What a batch's maker puts in place of `Payload.arrived_ns`."""
+    return -1 if get_worker_info() is None else _Arrival()
+
+
 class Payload(NamedTuple):
     """What a worker answers: a named tuple, so that DataLoader's pinning thread finds the tensors in it."""
 
@@ -48,6 +60,8 @@ class Payload(NamedTuple):
     """The line of the CaseFailed that ended the batch."""
     reads: bytes = b""
     """What a worker process's read log holds (ReadLog.take_packed); empty within the consumer's process."""
+    arrived_ns: int = -1
+    """As in Batch."""
 
 
 VOID = Payload(None, None, 0, None, None, [])
@@ -116,8 +130,9 @@ class BatchDataset:
         inputs, batch = made
         targets = torch.from_numpy(batch.targets)
         return Payload(
-            inputs, targets, batch.encoded_bytes, batch.indices, clock.end(), batch.failures, reads=self.own_reads()
-        )
+            inputs, targets, batch.encoded_bytes, batch.indices, clock.end(), batch.failures, reads=self.own_reads(),
+            arrived_ns=arrival(),
+        )  # fmt: skip
 
     def _batch(self, plan: BatchPlan, is_cancelled: Callable[[], bool]) -> tuple[torch.Tensor, MadeBatch] | None:
         """The planned samples in one tensor [N, 3, H, W]; None where cancelled."""
@@ -185,4 +200,5 @@ def to_batch(payload: Payload) -> Batch:
         payload.indices,
         payload.spans,
         tuple((int(index), reason) for index, reason in payload.failures),
+        payload.arrived_ns,
     )

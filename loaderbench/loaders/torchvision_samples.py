@@ -33,6 +33,7 @@ from loaderbench.loaders.samples import (
     wrong_size,
 )
 from loaderbench.loaders.transform import IMAGENET_MEAN, IMAGENET_STD, SampleRandom, infer_geometry, resize_shorter_side
+from loaderbench.samplers.run_queue import RunQueue
 
 T = TypeVar("T")
 
@@ -40,21 +41,23 @@ T = TypeVar("T")
 class TimedFile(io.FileIO):
     """An open file that knows what reading it took, for a decoder that reads while it decodes."""
 
-    def __init__(self, path: str, *, cpu: bool) -> None:
-        """`cpu`: take the CPU time of reading, too: two system calls a read.
+    def __init__(self, path: str, *, cpu: bool, queue: RunQueue | None) -> None:
+        """`cpu`: take the CPU time of reading, too: two system calls a read. `queue`: and its wait for a processor.
 
         Raises:
             OSError: it cannot be opened.
         """
-        self._cpu = cpu
-        self.cpu_ns = 0
+        self._cpu, self._queue = cpu, queue
+        self.cpu_ns = self.queue_ns = self.read_ns = 0
         begun_cpu = time.thread_time_ns() if cpu else 0
         self.begun_ns = time.perf_counter_ns()
+        begun_queue = queue.ns() if queue is not None else 0
         super().__init__(path)
+        if queue is not None:
+            self.queue_ns = queue.ns() - begun_queue
         self.opened_ns = time.perf_counter_ns()
         if cpu:
             self.cpu_ns = time.thread_time_ns() - begun_cpu
-        self.read_ns = 0
         self.error: OSError | None = None
         """What reading it failed by, which Pillow reports as it reports a broken picture."""
 
@@ -69,14 +72,18 @@ class TimedFile(io.FileIO):
         self._timed(lambda: os.posix_fadvise(self.fileno(), 0, 0, os.POSIX_FADV_DONTNEED))
 
     def _timed(self, read: Callable[[], T]) -> T:
+        queue = self._queue
         begun_cpu = time.thread_time_ns() if self._cpu else 0
         begun = time.perf_counter_ns()
+        begun_queue = queue.ns() if queue is not None else 0
         try:
             return read()
         except OSError as error:
             self.error = error
             raise
         finally:
+            if queue is not None:
+                self.queue_ns += queue.ns() - begun_queue
             self.read_ns += time.perf_counter_ns() - begun
             if self._cpu:
                 self.cpu_ns += time.thread_time_ns() - begun_cpu
@@ -182,7 +189,7 @@ class TorchvisionSamples:
         raw = None
         begun = time.perf_counter_ns()
         try:
-            raw = TimedFile(path, cpu=timed)
+            raw = TimedFile(path, cpu=timed, queue=clock.queue_of_read())
             with io.BufferedReader(raw) as file:
                 try:
                     return self._decoder.load(file)
@@ -206,10 +213,6 @@ class TorchvisionSamples:
             raw.evict()
         read_ns = opening_ns + raw.read_ns
         context.reads.add(index, raw.begun_ns, raw.opened_ns, raw.begun_ns + read_ns, num_bytes)
-        clock.read_ns += read_ns
-        if timed:
-            clock.one_read_cpu_ns = raw.cpu_ns
-        clock.read_cpu_ns += clock.one_read_cpu_ns
-        clock.num_reads += 1
+        clock.add_read(read_ns, raw.cpu_ns if timed else None, raw.queue_ns)
         clock.add_pages(num_bytes)
         self._encoded_bytes += num_bytes

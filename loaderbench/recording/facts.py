@@ -42,8 +42,14 @@ STEP_FIELDS = (
     "busy_ns",  # device compute busy time within the step; -1 where unknown
     "num_samples",
     "encoded_bytes",
+    "arrived_ns",  # host: the batch had come from the worker's process, ready to be taken; -1 where its loader does not
+    # tell, and where no other process made it: then it was there when it was complete (`ready_ns` of its span)
+    "queued_ns",  # host: since the step before ended, its thread was runnable but not running; -1 where unknown
+    "ahead",  # 1: the device still worked on the step before when all of this one was enqueued; 0: it did not, and the
+    # device had waited, or was about to; -1: there was no step before, or no device
 )
-"""Columns of a segment's `steps` table. Device columns are -1 in an arm without a device."""
+"""Columns of a segment's `steps` table. Device columns are -1 in an arm without a device. Older runs lack the last
+three."""
 
 MAX_STEPS_IN_FLIGHT = 2
 """Steps that the host may be ahead of the device. A loader that reuses its buffers keeps the last
@@ -74,8 +80,13 @@ SPAN_FIELDS = (
     "minor_faults",  # page faults without the storage: memory used for the first time (ru_minflt); of a watched script
     # those of the data set's own code, less the growth of its process; -1 where unknown
     "read_cpu_ns",  # the part of cpu_ns that reading took; -1 where unknown
+    "read_queue_ns",  # the part of runqueue_ns within read_ns, of reads behind one of WAITING_READ_NS; -1 where unknown
 )
-"""Columns of a span. One row of int64 a batch, written by the worker that made it. Older runs lack the last two."""
+"""Columns of a span. One row of int64 a batch, written by the worker that made it. Older runs lack the last two or
+three."""
+WAITING_READ_NS = 50_000
+"""Behind a read as long, the next one's wait for a processor is asked for: it costs 3 µs a file, too much where files
+come from memory, and then there is next to none of it within reading."""
 
 
 READ_FIELDS = (
@@ -85,7 +96,12 @@ READ_FIELDS = (
     "read_ns",  # from then until it was read and closed
     "bytes",
 )
-"""Columns of one read of a file."""
+"""Columns of one read of a file, as its reader tells them."""
+SLOW_READ_FIELDS = (
+    *READ_FIELDS,
+    "batch",  # row of the segment's `steps` that it was read for; -1: none of them, or unknown
+)
+"""Columns of a read that is kept. Runs that were stored without the last one lack it."""
 
 READ_BIN_FIELDS = (
     "opens",  # number of opens that took so long
@@ -108,8 +124,9 @@ PAUSE_FIELDS = (
 )
 """Columns of a pause: no read ended though some were under way."""
 RELEASE_PART = 0.05
-MOST_SLOWEST = 128
-"""The slowest reads of a window are kept one by one: behind a standstill as many are slow as there are readers."""
+MOST_SLOWEST, MOST_SLOWEST_OF_REAL = 128, 1024
+"""The slowest reads of a window are kept one by one: behind a standstill as many are slow as there are readers. Of
+`real` more are kept, since what slow files take is to be known batch by batch."""
 
 KERNEL_FIELDS = (
     "begin_ns",  # the device began it, mapped to the host's perf_counter_ns
@@ -122,7 +139,7 @@ KERNEL_FIELDS = (
 KERNEL, COPY, MEMSET = 0, 1, 2
 """Kinds of a kernel row. On the CPU device top-level operator spans are its kernels."""
 
-READ: Mapping[str, int] = {name: number for number, name in enumerate(READ_FIELDS)}
+READ: Mapping[str, int] = {name: number for number, name in enumerate(SLOW_READ_FIELDS)}
 READ_BIN: Mapping[str, int] = {name: number for number, name in enumerate(READ_BIN_FIELDS)}
 PAUSE: Mapping[str, int] = {name: number for number, name in enumerate(PAUSE_FIELDS)}
 STEP: Mapping[str, int] = {name: number for number, name in enumerate(STEP_FIELDS)}
@@ -238,13 +255,18 @@ class ReadTimes:
     histogram: Table
     """[len(READ_BIN_EDGES_NS) + 1, len(READ_BIN_FIELDS)]"""
     slowest: Table
-    """[≤ 128, len(READ_FIELDS)], the slowest first."""
+    """[≤ MOST_SLOWEST, of `real` ≤ MOST_SLOWEST_OF_REAL, len(SLOW_READ_FIELDS)], the slowest first."""
     pauses: Table
     """[≤ 32, len(PAUSE_FIELDS)], the longest first; up to 128 more that the slowest reads waited through."""
     begin_ns: int
     """The first read began (perf_counter_ns)."""
     end_ns: int
     """The last one ended."""
+
+    @property
+    def judged(self) -> Table:
+        """The slowest reads that verdicts go by: as many in each arm."""
+        return self.slowest[:MOST_SLOWEST]
 
 
 @dataclass(frozen=True)

@@ -408,6 +408,9 @@ class Stopwatch:
     without_storage_s: float | None = None
     undisturbed_s: float | None = None
     """With the cause, and without the busy processes beside it; None where there were none."""
+    turns: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Each of these → its turns; the first of one was taken beside the first of the others, and so on. Empty in
+    self-tests that did not store them."""
 
 
 @dataclass(frozen=True)

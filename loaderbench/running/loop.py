@@ -1,7 +1,8 @@
 """The step loop: the only code that runs between two timestamps.
 
 Do not extend it with callbacks. Besides the loader, the device and the workload a step costs
-five clock readings, one tuple and, on a device, three events: see docs/method.md for the measured overhead.
+five clock readings, one of the run queue, one tuple and, on a device, three events and asking for one of them: see
+docs/method.md for the measured overhead.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from loaderbench.devices.base import Device, Event
 from loaderbench.devices.collective import Collective
 from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, Batch
 from loaderbench.recording.facts import STEP, STEP_FIELDS
+from loaderbench.samplers.run_queue import RunQueue, ns_of
 from loaderbench.workloads.base import Workload
+
+HOST_FIELDS = (
+    "called_ns", "returned_ns", "issued_ns", "waited_ns", "num_samples", "encoded_bytes", "arrived_ns", "ahead"
+)  # fmt: skip
+"""What the host tells of a step."""
 
 
 class StepLoop:
@@ -41,8 +48,11 @@ class StepLoop:
         """What ends each step together with the other ranks'; set before the first step."""
         self._in_flight: deque[Event] = deque()
         self._first_event: Event = None
-        self.host: list[tuple[int, int, int, int, int, int]] = []
-        """called, returned, issued, waited, num_samples, encoded_bytes of each step."""
+        self._queue = RunQueue()
+        self._queued_ns = self._queue.ns()
+        """When the loop was made, by the thread that runs it."""
+        self.host: list[tuple[int, int, int, int, int, int, int, int, bytes]] = []
+        """HOST_FIELDS of each step, and what the run queue told behind it."""
         self.events: list[tuple[Event, Event, Event]] = []
         self.indices: list[NDArray[np.int64] | None] = []
         self.spans: list[NDArray[np.int64] | None] = []
@@ -58,6 +68,7 @@ class StepLoop:
         clock = time.perf_counter_ns
         device = self._device
         batches, record, wait, step = self.batches, device.record, device.wait, self._workload.step
+        reached, queue = device.reached, self._queue.text
         copy_in: Callable[[Any, Any], tuple[Any, Any]] = _keep if self._resident else device.copy_in
         record_copy = record if self._resident else device.record_copy
         in_flight, host, events = self._in_flight, self.host, self.events
@@ -76,11 +87,13 @@ class StepLoop:
             if collective is not None:
                 collective.begin(done)
             issued = clock()
+            ahead = not reached(in_flight[-1]) if in_flight else -1
             in_flight.append(done)
             if len(in_flight) > MAX_STEPS_IN_FLIGHT:
                 wait(in_flight.popleft())
             waited = clock()
-            host.append((called, returned, issued, waited, batch.num_samples, batch.encoded_bytes))
+            encoded, arrived = batch.encoded_bytes, batch.arrived_ns
+            host.append((called, returned, issued, waited, batch.num_samples, encoded, arrived, ahead, queue()))
             events.append((begin, copied, done))
             self.spans.append(batch.spans)
             self.indices.append(batch.indices)
@@ -91,13 +104,14 @@ class StepLoop:
         return num_steps
 
     def _run_free(self, num_steps: int, deadline_ns: int) -> int:
-        clock = time.perf_counter_ns
+        clock, queue = time.perf_counter_ns, self._queue.text
         batches, host = self.batches, self.host
         for number in range(num_steps):
             called = clock()
             batch = next(batches)
             returned = clock()
-            host.append((called, returned, returned, returned, batch.num_samples, batch.encoded_bytes))
+            encoded, arrived = batch.encoded_bytes, batch.arrived_ns
+            host.append((called, returned, returned, returned, batch.num_samples, encoded, arrived, -1, queue()))
             self.spans.append(batch.spans)
             self.indices.append(batch.indices)
             if batch.failures:
@@ -110,12 +124,12 @@ class StepLoop:
         """The table [N, len(STEP_FIELDS)] of all steps run. Synchronizes the device: call it at the end."""
         if self.collective is not None:
             self.collective.end()
-        host = np.array(self.host, dtype=np.int64).reshape(-1, 6)
+        host = np.array([row[:-1] for row in self.host], dtype=np.int64).reshape(-1, len(HOST_FIELDS))
         table = np.full((len(host), len(STEP_FIELDS)), -1, dtype=np.int64)
-        for position, name in enumerate(("called_ns", "returned_ns", "issued_ns", "waited_ns")):
-            table[:, STEP[name]] = host[:, position]
-        table[:, STEP["num_samples"]] = host[:, 4]
-        table[:, STEP["encoded_bytes"]] = host[:, 5]
+        table[:, [STEP[name] for name in HOST_FIELDS]] = host
+        queued = np.array([self._queued_ns, *(ns_of(row[-1]) for row in self.host)], dtype=np.int64)
+        if (queued >= 0).all():
+            table[:, STEP["queued_ns"]] = np.diff(queued)
         if self._device is not None and self.events:
             copies = self._device.times_ns([event for events in self.events for event in events[:2]]).reshape(-1, 2)
             table[:, STEP["copy_begin_ns"]], table[:, STEP["copy_end_ns"]] = copies.T
@@ -124,6 +138,11 @@ class StepLoop:
                 busy = self._device.busy_ns(copied, done)
                 table[row, STEP["busy_ns"]] = -1 if busy is None else busy
         return table
+
+    @property
+    def made(self) -> list[tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]]:
+        """(positions of its images, span) of each step's batch."""
+        return list(zip(self.indices, self.spans, strict=True))
 
     def phases(self) -> NDArray[np.int64] | None:
         """[N, len(PHASE_FIELDS)] of all steps run; None where the workload gives none."""

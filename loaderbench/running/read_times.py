@@ -19,6 +19,8 @@ from loaderbench.recording.facts import (
     READ_BIN_EDGES_NS,
     READ_BIN_FIELDS,
     RELEASE_PART,
+    SLOW_READ_FIELDS,
+    SPAN,
     ReadTimes,
     Segment,
     Table,
@@ -30,22 +32,46 @@ hundred of them in a window."""
 
 MOST_FOLDERS = 20
 
+Made = tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]
+"""A batch: positions of its images, and its span; None where the loader does not tell."""
 
-def read_times(rows: Table) -> ReadTimes | None:
-    """Of rows of READ_FIELDS in any order; None where there are none."""
+
+def read_times(rows: Table, made: Sequence[Made] = (), most: int = MOST_SLOWEST) -> ReadTimes | None:
+    """Of rows of READ_FIELDS in any order; None where there are none. `made`: the window's batches, by their steps;
+    `most`: how many of the slowest reads are kept."""
     if not len(rows):
         return None
     whole = rows[:, READ["open_ns"]] + rows[:, READ["read_ns"]]
-    slowest = np.argsort(-whole, kind="stable")[:MOST_SLOWEST]
+    order = np.argsort(-whole, kind="stable")
+    slowest = order[:MOST_SLOWEST]
     begins = rows[:, READ["begin_ns"]]
     ends = begins + whole
+    kept = rows[order[:most]]
     return ReadTimes(
         histogram=_histogram(rows, whole),
-        slowest=rows[slowest],
+        slowest=np.column_stack((kept, batch_of(kept, made))).reshape(-1, len(SLOW_READ_FIELDS)),
         pauses=pauses(begins, ends, slowest),
         begin_ns=int(begins.min()),
         end_ns=int(ends.max()),
     )
+
+
+def batch_of(rows: Table, made: Sequence[Made]) -> NDArray[np.int64]:
+    """For which of the batches each file was read, [R]: the one with this image that was being made meanwhile. Where
+    files are read ahead of whoever makes the batch: the first one that was complete after that. -1: none, as of a batch
+    that nobody took; or its loader does not tell."""
+    batch = np.full(len(rows), -1, dtype=np.int64)
+    by_image: dict[int, list[tuple[int, int, int]]] = {}
+    for number, (images, span) in enumerate(made):
+        if images is not None and span is not None:
+            for image in np.unique(images).tolist():
+                by_image.setdefault(image, []).append((span[SPAN["start_ns"]], span[SPAN["ready_ns"]], number))
+    for row, (image, begin, opening, reading) in enumerate(rows[:, : READ["bytes"]].tolist()):
+        of = [one for one in by_image.get(image, ()) if begin + opening + reading <= one[1]]
+        during = [one for one in of if one[0] <= begin]
+        if during or of:
+            batch[row] = min(during or of, key=lambda one: one[1])[2]
+    return batch
 
 
 def _histogram(rows: Table, whole: NDArray[np.int64]) -> Table:
@@ -84,10 +110,10 @@ def pauses(begins: NDArray[np.int64], ends: NDArray[np.int64], slowest: NDArray[
 
 
 def slow_files(segments: Sequence[Segment], files: ImageIndex) -> tuple[Mapping[str, str], Mapping[str, int]]:
-    """(number → path below the root of the files in the segments' tables `slowest`, their classes → files in each).
+    """(number → path below the root of the files that verdicts go by, their classes → files in each).
     With the classes are the folders below them that hold most of these files (DIR/train/class)."""
     told = [segment.reads for segment in segments if segment.arm.touches_storage]
-    tables = [reads.slowest[:, READ["image"]] for reads in told if reads is not None]
+    tables = [reads.judged[:, READ["image"]] for reads in told if reads is not None]
     numbers = sorted({int(one) for table in tables for one in table})
     sizes = np.bincount(files.labels, minlength=len(files.classes))
     labels = sorted({int(files.labels[number]) for number in numbers})

@@ -20,11 +20,14 @@ from loaderbench.devices.tracing import Recorder
 from loaderbench.errors import CaseFailed, UnavailableError
 from loaderbench.loaders.base import Loader
 from loaderbench.recording.facts import (
+    MOST_SLOWEST,
+    MOST_SLOWEST_OF_REAL,
     READ,
     SPAN,
     STEP,
     HeldSteps,
     ImageFailure,
+    ReadTimes,
     Segment,
     StorageWindow,
     Table,
@@ -218,7 +221,7 @@ class Windows:
             segment.first_batch_s = None
         if touches_storage:
             segment.storage = self._storage_window(readings, before, loop, drained)
-        segment.reads = read_times(self._reads_since(arm, opened))
+        segment.reads = self._read_times(arm, opened, loop)
         if log is not None:
             keep_log(log, segment)
         segment.clock_drift_ns = device.drift_ns() if arm.on_device else None
@@ -259,10 +262,12 @@ class Windows:
             num_warmup += 1
         return num_warmup, steady
 
-    def _reads_since(self, arm: Arm, opened_ns: int) -> Table:
+    def _read_times(self, arm: Arm, opened_ns: int, loop: StepLoop) -> ReadTimes | None:
         """The reads of a window. A batch that came from a stream that went on was read before it, at rest perhaps."""
         rows = self.feeds.take_reads(arm)
-        return rows[rows[:, READ["begin_ns"]] >= opened_ns]
+        made = loop.made if self.rig.data.shards is None else ()  # else a read is of many images
+        most = MOST_SLOWEST_OF_REAL if arm is Arm.REAL else MOST_SLOWEST
+        return read_times(rows[rows[:, READ["begin_ns"]] >= opened_ns], made, most)
 
     def segment_of(
         self, loop: StepLoop, arm: Arm, number: int, num_warmup: int, steady: bool, opened: int, closed: int,

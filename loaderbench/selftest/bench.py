@@ -3,7 +3,7 @@ for benchmarks that ask others about the same runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -11,6 +11,8 @@ from statistics import fmean
 import numpy as np
 
 from loaderbench import plugins
+from loaderbench.analysis.model import WORTH
+from loaderbench.analysis.statistics import paired_ratio
 from loaderbench.cases.case import Case
 from loaderbench.errors import UnavailableError
 from loaderbench.images.index import index_images
@@ -49,11 +51,11 @@ TAIL_TURNS = 3
 WORKERS_A_DURATION = 5
 """Workers beside a model on the CPU for which a run is as long as others; with more it is longer. Sixteen were at 22
 steps in 7.5 s (an H200's 16 processors), and a verdict wants three rounds of them, 48."""
-TURNS_ALONE = 3
-"""How often the model and the loader are timed alone where they share the processors."""
-BESIDE_ROUNDS, BESIDE_TURN_S = 3, 5.0
-"""Turns of each side beside busy processes, and the least seconds of each: which processor each of these has moves a
-run's step by a quarter, and takes seconds to settle; turns of 1.2 s only saw the first of them."""
+MORE_ROUNDS = 2
+"""Of turns, where it is not plain from the first ones whether there is a cause."""
+BESIDE_TURN_S = 5.0
+"""Least seconds of a turn beside busy processes: which processor each of these has moves a run's step by a quarter, and
+takes seconds to settle; turns of 1.2 s only saw the first of them."""
 CPU_MODEL = {"device": "cpu", "model": "resnet18", "mode": "infer", "precision": "fp32"}
 CPU_INPUT_SIZES = (64, 128, 224)
 """Of `own threads`: the first with which the model takes longer than the loader for the same images."""
@@ -82,8 +84,6 @@ class Built:
     disturber: Disturber | None = None
     groups: tuple[Callable[[int], None], ...] = field(default=())
     """Called with the pid of a process that is to run the case."""
-    rounds: int = 2
-    """Turns of each side."""
 
     @property
     def injection(self) -> Injection:
@@ -97,20 +97,23 @@ class Built:
     def stopwatch(self, child: Child) -> Stopwatch:
         """Time all sides, in turns. Raises JobFailed."""
         sides = tuple(self.sides.values())
-        request = WallTimeRequest(sides, self.turn_s, self.rounds, mean=self.mean, disturber=self.disturber)
-        times = dict(zip(self.sides, child.ask(WALL_SECONDS, request, quiet), strict=True))
-        if "without_s" not in times:  # the model and the loader share the processors: the slower of the two alone
+        request = WallTimeRequest(sides, self.turn_s, mean=self.mean, disturber=self.disturber)
+        turns = dict(zip(self.sides, child.ask(WALL_SECONDS, request, quiet), strict=True))
+        if "without_s" not in turns:  # the model and the loader share the processors: the slower of the two alone
             device = DeviceTimeRequest(self.case, self.injection)
             loader = LoaderTimeRequest(self.case, 1.0, self.injection)
             # On both sides of them, since they are not timed in turns with it.
             models_s, loaders_s = [], []
-            for _ in range(TURNS_ALONE):
+            for _ in range(request.rounds):
                 models_s.append(child.ask(DEVICE_SECONDS, device, quiet))
                 loaders_s.append(child.ask(LOADER_SECONDS, loader, quiet))
-            again = child.ask(WALL_SECONDS, request, quiet)
-            times["with_s"] = (times["with_s"] + again[0]) / 2
-            times["without_s"] = max(fmean(models_s), fmean(loaders_s))  # a mean, as `with_s` is
-        return Stopwatch(**times)
+            again = child.ask(WALL_SECONDS, request, quiet)[0]
+            turns["with_s"] = tuple(map(fmean, zip(turns["with_s"], again, strict=True)))
+            turns["without_s"] = tuple(max(models_s, loaders_s, key=fmean))
+        elif any(_may_be_worth_it(turns["with_s"], others) for name, others in turns.items() if name != "with_s"):
+            more = child.ask(WALL_SECONDS, replace(request, rounds=MORE_ROUNDS), quiet)
+            turns = {name: (*turns[name], *of) for name, of in zip(self.sides, more, strict=True)}
+        return Stopwatch(**dict(zip(turns, request.of([*turns.values()]), strict=True)), turns=turns)
 
 
 class Bench:
@@ -155,7 +158,7 @@ class Bench:
                     busy = stack.enter_context(neighbours(beside))
                     sides = {**built.sides, "undisturbed_s": alone}
                     turn_s = max(2 * built.turn_s, BESIDE_TURN_S)
-                    built = replace(built, sides=sides, turn_s=turn_s, rounds=BESIDE_ROUNDS, mean=True, disturber=busy)
+                    built = replace(built, sides=sides, turn_s=turn_s, mean=True, disturber=busy)
                 yield built
         except UnavailableError as error:
             raise BedMissing(str(error)) from error
@@ -186,7 +189,8 @@ class Bench:
         # A copy beside the compute shows only where it is longer: three times the device's step certainly is.
         transfer: Amounts = {"transfer_extra_bytes": int(3 * device_s * LINK_BYTES_PER_S)}
         sides = tuple(Side(case, _injection(_sum(base, amounts))) for amounts in (prep, transfer))
-        with_prep_s, with_copy_s = self._child.ask(WALL_SECONDS, WallTimeRequest(sides, self.turn_s), quiet)
+        request = WallTimeRequest(sides, self.turn_s)
+        with_prep_s, with_copy_s = request.of(self._child.ask(WALL_SECONDS, request, quiet))
         return {**prep, "transfer_extra_bytes": int(with_prep_s / with_copy_s * transfer["transfer_extra_bytes"])}
 
 
@@ -206,7 +210,7 @@ class _Builder:
             case "neighbours":
                 number = max(1, round(self._scenario.magnitude * usable_cpus()))
                 beside = self._held_up(self._stack.enter_context(neighbours(number)))
-                return replace(beside, turn_s=max(beside.turn_s, BESIDE_TURN_S), rounds=BESIDE_ROUNDS)
+                return replace(beside, turn_s=max(beside.turn_s, BESIDE_TURN_S))
             case "quota":
                 # Workers of `lanes` processors' worth would then take `magnitude` times the device's time.
                 cpus = self._lanes * self._bench.loader_s / (self._scenario.magnitude * self._device_s)
@@ -307,6 +311,12 @@ class _Builder:
             case _:
                 bed = slow_fuse(dataset, bytes_per_s=bytes_per_s)
         return self._stack.enter_context(bed).path, ()
+
+
+def _may_be_worth_it(with_s: Sequence[float], without_s: Sequence[float]) -> bool:
+    """Whether the gain may be above WORTH, or below it."""
+    _, low, high = paired_ratio(with_s, without_s)
+    return low < WORTH < high
 
 
 def _injection(amounts: Mapping[str, float]) -> Injection:

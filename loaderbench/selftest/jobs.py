@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from loaderbench.cases.case import Case
 from loaderbench.recording.studies import AlikeFacts
@@ -54,11 +56,15 @@ class WallTimeRequest:
 
     sides: tuple[Side, ...]
     seconds: float = 1.0
-    rounds: int = 2
+    rounds: int = 3
     mean: bool = False
-    """Take the mean of a side's turns, where what slows it comes and goes; else the fastest, since other load of the
-    machine only adds time."""
+    """What slows the sides comes and goes: `of` takes the mean."""
     disturber: Disturber | None = None
+
+    def of(self, turns: Sequence[Sequence[float]]) -> list[float]:
+        """One figure for each side, of its turns: their mean, or the fastest, since other load of the machine only adds
+        time."""
+        return [fmean(kept) if self.mean else min(kept) for kept in turns]
 
     @property
     def waits_for(self) -> str:
@@ -79,5 +85,5 @@ class AlikeRequest:
 
 LOADER_SECONDS: Job[LoaderTimeRequest, float] = Job("loaderbench.selftest.truth", "loader_seconds")
 DEVICE_SECONDS: Job[DeviceTimeRequest, float] = Job("loaderbench.selftest.truth", "device_seconds")
-WALL_SECONDS: Job[WallTimeRequest, list[float]] = Job("loaderbench.selftest.truth", "wall_seconds")
+WALL_SECONDS: Job[WallTimeRequest, list[tuple[float, ...]]] = Job("loaderbench.selftest.truth", "wall_seconds")
 ALIKE: Job[AlikeRequest, AlikeFacts] = Job("loaderbench.selftest.alike", "measure_alike")

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
-from statistics import fmean
 from typing import Any
 
 from loaderbench.images.cache_state import evict_files
@@ -66,8 +65,8 @@ def device_seconds(request: DeviceTimeRequest, report: Report) -> float:
         return (time.perf_counter() - begun) / request.num_steps
 
 
-def wall_seconds(request: WallTimeRequest, report: Report) -> list[float]:
-    """Wall seconds a step of each side: the fastest of its rounds, or their mean (`WallTimeRequest.mean`)."""
+def wall_seconds(request: WallTimeRequest, report: Report) -> list[tuple[float, ...]]:
+    """Wall seconds a step of each side, in each of the rounds."""
     disturber = request.disturber
     with ExitStack() as stack:
         built = [_BuiltSide(side, stack, report) for side in request.sides]
@@ -79,7 +78,7 @@ def wall_seconds(request: WallTimeRequest, report: Report) -> list[float]:
                 if disturber is not None:
                     disturber.turn(on=side.disturbed)
                 kept.append(side.seconds_per_step(number, request.seconds))
-        return [fmean(kept) if request.mean else min(kept) for kept in times]
+        return [tuple(kept) for kept in times]
 
 
 class _BuiltSide:

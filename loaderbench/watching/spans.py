@@ -122,6 +122,7 @@ def _spans(rows: Table) -> Table:
         ("page_bytes", of["read_bytes"]),
         ("minor_faults", of["pages"]),
         ("read_cpu_ns", np.full_like(worker, -1)),
+        ("read_queue_ns", np.where(known, 0, -1)),
     ):
         table[:, SPAN[name]] = values
     return table

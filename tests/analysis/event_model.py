@@ -290,10 +290,10 @@ def _consume(
 
 
 def _step_table(rows: list[list[float]]) -> NDArray[np.int64]:
-    table = np.empty((len(rows), len(STEP_FIELDS)), dtype=np.int64)
+    table = np.full((len(rows), len(STEP_FIELDS)), -1, dtype=np.int64)
     times = np.array(rows)
     table[:, :8] = np.where(times < 0, -1, np.rint(times * 1e6))
-    table[:, 8:] = NUM_SAMPLES, NUM_SAMPLES * FILE_BYTES
+    table[:, 8:10] = NUM_SAMPLES, NUM_SAMPLES * FILE_BYTES
     return table
 
 

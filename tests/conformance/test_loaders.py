@@ -530,6 +530,7 @@ def test_spans_account_for_the_time_of_the_work(name: str, image_tree: Path) -> 
         batches = take(loader, 12)
         ended = time.perf_counter_ns()
         images = context_for(name, image_tree).images
+        in_processes = hasattr(loader, "worker_pids")
     spans = np.stack([batch.spans for batch in batches if batch.spans is not None])
     column = dict(zip(SPAN_FIELDS, spans.T, strict=True))
 
@@ -549,6 +550,13 @@ def test_spans_account_for_the_time_of_the_work(name: str, image_tree: Path) -> 
     assert column["page_bytes"].tolist() == pages
     if Path("/proc/thread-self/schedstat").exists():
         assert (column["runqueue_ns"] >= 0).all()
+        assert (column["read_queue_ns"] >= 0).all()
+        assert (column["read_queue_ns"] <= column["runqueue_ns"]).all()
+    arrived = np.array([batch.arrived_ns for batch in batches])
+    if in_processes:
+        assert (column["ready_ns"] < arrived).all() and (arrived < ended).all()
+    else:
+        assert (arrived == -1).all()
     for number in set(column["worker"]):
         mine = spans[column["worker"] == number]
         assert (mine[1:, 1] >= mine[:-1, 2]).all()  # a worker makes one batch after another

@@ -147,7 +147,7 @@ def test_waiting_for_the_storage_is_reading(context: LoaderContext, tmp_path: Pa
 
     writer = threading.Thread(target=write)
     writer.start()
-    with TimedFile(str(path), cpu=True) as raw, io.BufferedReader(raw) as file:
+    with TimedFile(str(path), cpu=True, queue=None) as raw, io.BufferedReader(raw) as file:
         begun = time.perf_counter()
         assert b"".join(iter(lambda: file.read(at_once), b"")) == content
         taken = time.perf_counter() - begun

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from loaderbench.cases.arms import Arm
 from loaderbench.images.index import index_images
-from loaderbench.recording.facts import PAUSE, READ_BIN, READ_BIN_EDGES_NS, RELEASE_PART, STEP_FIELDS
+from loaderbench.recording.facts import (
+    MOST_SLOWEST,
+    PAUSE,
+    READ,
+    READ_BIN,
+    READ_BIN_EDGES_NS,
+    RELEASE_PART,
+    SPAN_FIELDS,
+    STEP_FIELDS,
+)
 from loaderbench.running.read_times import pauses, read_times, slow_files
 from tests.made import make_segment
 
@@ -77,6 +86,42 @@ def test_pauses_are_those_of_a_plain_search(spans: list[tuple[int, int]]) -> Non
         expected.append((int(since), int(end), len(waiting), int(released)))
     found = [tuple(row) for row in pauses(begins, ends, np.arange(0)).tolist()]
     assert sorted(found, key=lambda row: row[1]) == sorted(expected, key=lambda row: row[1])
+
+
+def made(images: list[int] | None, start_ms: float, ready_ms: float) -> tuple[np.ndarray | None, np.ndarray]:
+    span = np.zeros(len(SPAN_FIELDS), dtype=np.int64)
+    span[SPAN_FIELDS.index("start_ns")], span[SPAN_FIELDS.index("ready_ns")] = start_ms * MS, ready_ms * MS
+    return None if images is None else np.array(images), span
+
+
+def test_a_read_belongs_to_the_batch_that_was_made_of_it_meanwhile() -> None:
+    # given two workers that make the batches 0 and 1 side by side, 2 behind 0; image 7 comes again in batch 2
+    batches = [made([7, 3], 0, 10), made([5, 6], 1, 12), made([7, 8], 10, 20)]
+    rows = reads((7, 1, 1, 1), (3, 4, 1, 2), (5, 2, 0, 9), (6, 11, 0, 1), (7, 11, 0, 2), (8, 14, 1, 1), (9, 15, 0, 1))
+    found = read_times(rows, batches)
+    assert found is not None
+    of = {(int(row[0]), int(row[1]) // MS): int(row[READ["batch"]]) for row in found.slowest}
+    # then image 9, of a batch that nobody took, belongs to none
+    assert of == {(7, 1): 0, (3, 4): 0, (5, 2): 1, (6, 11): 1, (7, 11): 2, (8, 14): 2, (9, 15): -1}
+
+
+def test_a_file_that_was_read_ahead_belongs_to_the_first_batch_behind_it() -> None:
+    batches = [made([1], 10, 12), made([2], 20, 22), made([1], 30, 32), (None, None)]
+    found = read_times(reads((1, 3, 1, 1), (2, 4, 1, 9), (1, 15, 0, 3)), batches)
+    assert found is not None
+    assert sorted(found.slowest[:, [READ["begin_ns"], READ["batch"]]].tolist()) == [
+        [3 * MS, 0],
+        [4 * MS, 1],
+        [15 * MS, 2],
+    ]
+
+
+def test_what_is_judged_is_the_same_however_many_reads_are_kept() -> None:
+    rows = reads(*((number, number, 0, 1 + number % 7) for number in range(500)))
+    few, many = read_times(rows), read_times(rows, most=400)
+    assert few is not None and many is not None
+    assert len(few.slowest) == MOST_SLOWEST and len(many.slowest) == 400
+    assert (few.judged == many.judged).all() and (few.pauses == many.pauses).all()
 
 
 def test_slow_files_are_named_below_the_root_with_the_size_of_their_class(tmp_path: Path) -> None:

@@ -121,8 +121,9 @@ class Machine:
             case (job, DeviceTimeRequest(case=case, injection=injection)) if job == DEVICE_SECONDS:
                 pipeline = self._pipeline_of(case, injection or Injection())
                 return max(pipeline.device, pipeline.issue)
-            case (job, WallTimeRequest(sides=sides)) if job == WALL_SECONDS:
-                return [step_seconds(self._pipeline_of(side.case, side.injection or Injection())) for side in sides]
+            case (job, WallTimeRequest(sides=sides, rounds=rounds)) if job == WALL_SECONDS:
+                of = [step_seconds(self._pipeline_of(side.case, side.injection or Injection())) for side in sides]
+                return [(one,) * rounds for one in of]
             case (job, AlikeRequest(name=name, case=case)) if job == ALIKE:
                 random = np.random.default_rng(case.subject.resolution)
                 from_storage = IMAGE_S * random.normal(1.0, 0.01, 5)
