@@ -51,8 +51,10 @@ class StepLoop:
         self._queue = RunQueue()
         self._queued_ns = self._queue.ns()
         """When the loop was made, by the thread that runs it."""
-        self.host: list[tuple[int, int, int, int, int, int, int, int, bytes]] = []
-        """HOST_FIELDS of each step, and what the run queue told behind it."""
+        self.host: list[tuple[int, int, int, int, int, int, int, int]] = []
+        """HOST_FIELDS of each step."""
+        self._queued: list[bytes] = []
+        """What the run queue told behind each step."""
         self.events: list[tuple[Event, Event, Event]] = []
         self.indices: list[NDArray[np.int64] | None] = []
         self.spans: list[NDArray[np.int64] | None] = []
@@ -68,7 +70,7 @@ class StepLoop:
         clock = time.perf_counter_ns
         device = self._device
         batches, record, wait, step = self.batches, device.record, device.wait, self._workload.step
-        reached, queue = device.reached, self._queue.text
+        reached, queue, queued = device.reached, self._queue.text, self._queued
         copy_in: Callable[[Any, Any], tuple[Any, Any]] = _keep if self._resident else device.copy_in
         record_copy = record if self._resident else device.record_copy
         in_flight, host, events = self._in_flight, self.host, self.events
@@ -93,7 +95,8 @@ class StepLoop:
                 wait(in_flight.popleft())
             waited = clock()
             encoded, arrived = batch.encoded_bytes, batch.arrived_ns
-            host.append((called, returned, issued, waited, batch.num_samples, encoded, arrived, ahead, queue()))
+            host.append((called, returned, issued, waited, batch.num_samples, encoded, arrived, ahead))
+            queued.append(queue())
             events.append((begin, copied, done))
             self.spans.append(batch.spans)
             self.indices.append(batch.indices)
@@ -105,13 +108,14 @@ class StepLoop:
 
     def _run_free(self, num_steps: int, deadline_ns: int) -> int:
         clock, queue = time.perf_counter_ns, self._queue.text
-        batches, host = self.batches, self.host
+        batches, host, queued = self.batches, self.host, self._queued
         for number in range(num_steps):
             called = clock()
             batch = next(batches)
             returned = clock()
             encoded, arrived = batch.encoded_bytes, batch.arrived_ns
-            host.append((called, returned, returned, returned, batch.num_samples, encoded, arrived, -1, queue()))
+            host.append((called, returned, returned, returned, batch.num_samples, encoded, arrived, -1))
+            queued.append(queue())
             self.spans.append(batch.spans)
             self.indices.append(batch.indices)
             if batch.failures:
@@ -124,10 +128,10 @@ class StepLoop:
         """The table [N, len(STEP_FIELDS)] of all steps run. Synchronizes the device: call it at the end."""
         if self.collective is not None:
             self.collective.end()
-        host = np.array([row[:-1] for row in self.host], dtype=np.int64).reshape(-1, len(HOST_FIELDS))
+        host = np.array(self.host, dtype=np.int64).reshape(-1, len(HOST_FIELDS))
         table = np.full((len(host), len(STEP_FIELDS)), -1, dtype=np.int64)
         table[:, [STEP[name] for name in HOST_FIELDS]] = host
-        queued = np.array([self._queued_ns, *(ns_of(row[-1]) for row in self.host)], dtype=np.int64)
+        queued = np.array([self._queued_ns, *map(ns_of, self._queued)], dtype=np.int64)
         if (queued >= 0).all():
             table[:, STEP["queued_ns"]] = np.diff(queued)
         if self._device is not None and self.events:

@@ -298,7 +298,7 @@ class RoughVerdicts:
         seconds = (now - begin.at_ns) / 1e9
         if seconds < LEAST_S:
             return None
-        new = np.array(rows[begin.num_steps :], dtype=np.int64).reshape(-1, 6)
+        new = np.array([row[:4] for row in rows[begin.num_steps :]], dtype=np.int64).reshape(-1, 4)
         called, returned, issued, ended = (np.maximum(new[:, column], begin.at_ns) for column in range(4))
         # The step that is under way: what it takes beside its wait is told by the others.
         worked_ns = int((ended - returned).max()) if len(new) else round((self._device_s or 0.0) * 1e9)

@@ -235,7 +235,7 @@ def _timeline(arm: Arm, number: int, pauses: NDArray[np.int64], busy_part: float
             begin = max(returned, free)
             free = max(begin + copy + compute + rest, issued) + 1
             table[row, 4:8] = begin, begin + copy, free, -1 if busy_part is None else int(compute * busy_part)
-    table[:, 8:] = 64, 64 * 100_000
+    table[:, 8:10] = 64, 64 * 100_000
     return make_segment(arm, table, round=number)
 
 
