@@ -59,6 +59,7 @@ from loaderbench.machine import environment, usable_cpus
 from loaderbench.plain import to_json
 from loaderbench.plugins import loader_choice
 from loaderbench.running.supervisor import Child, JobFailed
+from loaderbench.selftest.bench import timed_in_turns
 from loaderbench.selftest.disturbers import Disturber, Neighbours, neighbours, quota
 from loaderbench.selftest.jobs import (
     DEVICE_SECONDS,
@@ -84,7 +85,7 @@ LATE_S = 10.0
 """Seconds that an answer may take beyond `--duration`: processes start, and images are copied."""
 WIDE = 3.0
 """An interval whose ends differ by more than this factor bounds nothing."""
-TURNS_ALONE = 5
+TURNS_ALONE = 3
 """How often a model is timed alone."""
 FEWEST_REPEATS = 3
 """Of the table, to score its intervals."""
@@ -98,6 +99,8 @@ class Gain:
 
     what: str
     value: float
+    turns: tuple[Sequence[float], Sequence[float]] | tuple[()] = ()
+    """Seconds a step with it, and without it, measured in turns."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +199,18 @@ class Bench:
         answer: dict[str, Any] = json.loads(target.read_text())
         return answer, seconds
 
+    def keep_truth(self, run_id: str, name: str, wanted: HardCase, gains: Sequence[Gain]) -> None:
+        """Write what is known of a run beside it (tests/corpus), where the runs are kept."""
+        told = [gain for gain in gains if gain.what == wanted.cause or wanted.cause == "either"]
+        most = max(told, key=lambda gain: gain.value)
+        truth = {
+            "name": name, "cause": wanted.cause, "without": "without_s", "built_in": {"hard case": name},
+            "turns": dict(zip(("with_s", "without_s"), most.turns, strict=True)),
+            "kind": wanted.by if wanted.cause == "storage" else None,
+            "culprit": wanted.by if wanted.cause == "contention" else None,
+        }  # fmt: skip
+        (self._results / run_id / "truth.json").write_text(json.dumps(truth, indent=1) + "\n")
+
 
 def flags_of(case: Case) -> list[str]:
     """The options of `run` that ask for the case."""
@@ -218,8 +233,12 @@ def in_turns(
     """The gain of the other side over the case, in turns."""
     sides = (Side(case, cold=case.subject.cache == "cold"), without(case))
     request = WallTimeRequest(sides, seconds=seconds, mean=True, disturber=disturber)
-    with_s, without_s = request.of(child.ask(WALL_SECONDS, request, quiet))
-    return [Gain(what, with_s / without_s)]
+    return [gain_of(what, *timed_in_turns(child, request))]
+
+
+def gain_of(what: str, with_s: Sequence[float], without_s: Sequence[float]) -> Gain:
+    """By the means of both, since what slows these runs comes and goes."""
+    return Gain(what, statistics.fmean(with_s) / statistics.fmean(without_s), (with_s, without_s))
 
 
 @contextmanager
@@ -263,12 +282,14 @@ def own_threads(bench: Bench, input_size: int, batch_size: int) -> Iterator[Aske
     alone."""
 
     def watch(child: Child, case: Case) -> list[Gain]:
-        request = WallTimeRequest((Side(case),), seconds=3.0, mean=True)
-        (together_s,) = request.of(child.ask(WALL_SECONDS, request, quiet))
+        request = WallTimeRequest((Side(case),), seconds=3.0, rounds=1)
         # What shares the machine moves them by a fifth from second to second.
-        models_s = [child.ask(DEVICE_SECONDS, DeviceTimeRequest(case), quiet) for _ in range(TURNS_ALONE)]
-        loader_s = child.ask(LOADER_SECONDS, LoaderTimeRequest(case, seconds=2.0), quiet)
-        return [Gain("contention", together_s / max(statistics.fmean(models_s), loader_s))]
+        together_s, models_s, loaders_s = [], [], []
+        for _ in range(TURNS_ALONE):
+            together_s += child.ask(WALL_SECONDS, request, quiet)[0]
+            models_s.append(child.ask(DEVICE_SECONDS, DeviceTimeRequest(case), quiet))
+            loaders_s.append(child.ask(LOADER_SECONDS, LoaderTimeRequest(case, seconds=2.0), quiet))
+        return [gain_of("contention", together_s, max(models_s, loaders_s, key=statistics.fmean))]
 
     case = bench.case("multiprocess", 256, min(2, usable_cpus()), model="resnet18", mode="infer", device="cpu")
     yield Asked(case.changed(input_size=input_size, batch_size=batch_size), watch)
@@ -289,8 +310,8 @@ def either(bench: Bench, slower: float) -> Iterator[Asked]:
         def watch(child: Child, case: Case) -> list[Gain]:
             sides = (Side(case), Side(plain), Side(case.changed(dataset=also.path)))
             request = WallTimeRequest(sides, seconds=3.0, mean=True)
-            both_s, no_storage_s, no_prep_s = request.of(child.ask(WALL_SECONDS, request, quiet))
-            return [Gain("storage", both_s / no_storage_s), Gain("prep", both_s / no_prep_s)]
+            both_s, no_storage_s, no_prep_s = timed_in_turns(child, request)
+            return [gain_of("storage", both_s, no_storage_s), gain_of("prep", both_s, no_prep_s)]
 
         yield Asked(plain.changed(dataset=mounted.path), watch)
 
@@ -304,9 +325,9 @@ def warm_fuse(bench: Bench, device_to_loader: float) -> Iterator[Asked]:
 
         def watch(child: Child, case: Case) -> list[Gain]:
             request = WallTimeRequest((Side(case), Side(plain)), seconds=2.0, mean=True)
-            real_s, on_disk_s = request.of(child.ask(WALL_SECONDS, request, quiet))
-            alone_s = child.ask(DEVICE_SECONDS, DeviceTimeRequest(case), quiet)
-            return [Gain("prep", real_s / alone_s), Gain("storage", real_s / on_disk_s)]
+            real_s, on_disk_s = timed_in_turns(child, request)
+            alone_s = [child.ask(DEVICE_SECONDS, DeviceTimeRequest(case), quiet) for _ in real_s]
+            return [gain_of("prep", real_s, alone_s), gain_of("storage", real_s, on_disk_s)]
 
         yield Asked(plain.changed(dataset=mounted.path), watch)
 
@@ -459,6 +480,7 @@ def ask(bench: Bench, name: str, wanted: HardCase) -> Line:
             asked.group.enter(child.process.pid)
         gains = asked.watch(child, Case.from_json(record["case"]))
     said = said_of(record)
+    bench.keep_truth(record["run_id"], name, wanted, gains)
     mark, notes = judge(wanted, gains, said, lateness(seconds, asked.case.effort.duration_s))
     truth = wanted.cause if wanted.by is None else f"{wanted.cause} ({wanted.by})"
     return Line(name, truth, mark, seconds, said, gains, notes)

@@ -39,9 +39,12 @@ import numpy as np
 from turns import median_interval, spread
 from watch_overhead import SIDES, overhead
 
+from loaderbench.analysis.model import WORTH
+from loaderbench.analysis.statistics import paired_ratio
 from loaderbench.errors import LoaderbenchError, UnavailableError
 from loaderbench.machine import environment, usable_cpus
 from loaderbench.plain import to_json
+from loaderbench.selftest.bench import MORE_ROUNDS
 from loaderbench.selftest.disturbers import neighbours
 from loaderbench.selftest.slow_fuse import slow_fuse
 
@@ -195,6 +198,8 @@ class Truth:
 
     gains: tuple[float, ...]
     """One a round."""
+    turns: dict[str, list[float]]
+    """Side → seconds a step in each round."""
     rivals: tuple[float, ...]
     same: bool
     """Losses and samples with and without the injection."""
@@ -223,7 +228,18 @@ def truth_of(rounds: list[dict[str, Any]]) -> Truth:
         return tuple(one["with"][key] / one[other][key] for one in rounds if other in one)
 
     seen = {one[side]["losses_and_order"] for one in rounds for side in ("with", "without")}
-    return Truth(ratios("without"), ratios("rival_gone"), len(seen) == 1, sorted(seen)[0])
+    turns = {side: [one[side]["seconds_per_step"] for one in rounds] for side in rounds[0]}
+    return Truth(ratios("without"), turns, ratios("rival_gone"), len(seen) == 1, sorted(seen)[0])
+
+
+def asked_in_rounds(one: Asked, data: Path, num: int) -> Truth:
+    """Of so many rounds, and two more where these do not tell whether the injection is worth its removal."""
+    rounds = [one_round(one, data, number) for number in range(num)]
+    found = truth_of(rounds)
+    _, low, high = paired_ratio(found.turns["with"], found.turns["without"])
+    if low < WORTH < high:
+        found = truth_of([*rounds, *(one_round(one, data, number) for number in range(num, num + MORE_ROUNDS))])
+    return found
 
 
 def by_traceml(one: Asked, data: Path, command: str) -> str:
@@ -241,13 +257,30 @@ def by_traceml(one: Asked, data: Path, command: str) -> str:
         return str(diagnosis.get("kind") or "none")
 
 
-def by_watch(one: Asked, data: Path) -> dict[str, Any]:
-    """What `loaderbench watch` says of the script with its injection, and the script's own figures meanwhile."""
+def keep_truth(run: Path, one: Asked, truth: Truth) -> None:
+    """Write what is known of a watched run beside it (tests/corpus). What is no part of a step is no cause there."""
+    cause = CAUSES[one.injection]
+    if cause in ("validation", "epoch"):
+        return
+    rival = "compute" if cause in ("prep", "storage") else "prep"
+    also = RIGHT.get(cause, ()) or ([rival] if (truth.rival or 0.0) >= RIVAL else [None])
+    told = {
+        "name": one.name, "cause": cause, "without": "without_s", "built_in": asdict(one), "also": also[0],
+        "turns": {f"{side}_s": seconds for side, seconds in truth.turns.items()},
+        "kind": "latency" if cause == "storage" else None, "culprit": "neighbours" if cause == "contention" else None,
+    }  # fmt: skip
+    (run / "truth.json").write_text(json.dumps(told, indent=1) + "\n")
+
+
+def by_watch(one: Asked, data: Path, truth: Truth, results: Path | None) -> dict[str, Any]:
+    """What `loaderbench watch` says of the script with its injection, and the script's own figures meanwhile.
+    `results`: where the run is kept, with its truth; None: nowhere."""
     with tempfile.TemporaryDirectory(prefix="loaderbench-watch-run-") as folder, built_in(one, data) as read:
-        record = Path(folder, "record.json")
+        record, store = Path(folder, "record.json"), str(results or folder)
         python, *script = command_of(one, read, injected=True)
-        figures = timed([python, "-m", "loaderbench", "watch", "--results", folder, "--json", str(record), *script])
+        figures = timed([python, "-m", "loaderbench", "watch", "--results", store, "--json", str(record), *script])
         found = json.loads(record.read_text())
+        keep_truth(Path(store, found["run_id"]), one, truth)
     verdict = found["verdict"]
     gains = {cause: gain["value"] for cause, gain in verdict["speedup_if_removed"].items() if gain is not None}
     said = verdict["bottleneck"]
@@ -285,12 +318,12 @@ def outcome(cause: str, said: dict[str, Any]) -> str:
 
 def ask(one: Asked, data: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """A row of the case."""
-    truth = truth_of([one_round(one, data, number) for number in range(arguments.rounds)])
+    truth = asked_in_rounds(one, data, arguments.rounds)
     row = {
         "name": one.name, **asdict(one), "cause": CAUSES[one.injection], "gain": truth.gain, "rival": truth.rival,
         "gains": truth.gains, "clear": truth.is_clear, "losses_and_order_same": truth.same, "traceml": None,
     }  # fmt: skip
-    row["watch"] = said = by_watch(one, data)
+    row["watch"] = said = by_watch(one, data, truth, arguments.results)
     row["outcome"] = outcome(row["cause"], said)
     row["watch_same"] = said["losses_and_order"] == truth.hash
     if arguments.traceml and one.injection in OF_TRACEML:
@@ -389,6 +422,7 @@ def main() -> None:
     parser.add_argument("--only", help="cases, or with --overhead sides, or beginnings of their names, comma separated")
     parser.add_argument("--traceml", metavar="COMMAND", help="the command `traceml` of an environment with traceml-ai")
     parser.add_argument("--json", type=Path, help="write all rows, with the environment")
+    parser.add_argument("--results", type=Path, help="keep the watched runs in this folder, with their truths")
     parser.add_argument("--resume", action="store_true", help="keep the rows that --json FILE has, and add the others")
     arguments = parser.parse_args()
     if arguments.overhead:

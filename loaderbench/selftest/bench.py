@@ -3,7 +3,7 @@ for benchmarks that ask others about the same runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -98,7 +98,7 @@ class Built:
         """Time all sides, in turns. Raises JobFailed."""
         sides = tuple(self.sides.values())
         request = WallTimeRequest(sides, self.turn_s, mean=self.mean, disturber=self.disturber)
-        turns = dict(zip(self.sides, child.ask(WALL_SECONDS, request, quiet), strict=True))
+        turns = dict(zip(self.sides, timed_in_turns(child, request), strict=True))
         if "without_s" not in turns:  # the model and the loader share the processors: the slower of the two alone
             device = DeviceTimeRequest(self.case, self.injection)
             loader = LoaderTimeRequest(self.case, 1.0, self.injection)
@@ -110,10 +110,18 @@ class Built:
             again = child.ask(WALL_SECONDS, request, quiet)[0]
             turns["with_s"] = tuple(map(fmean, zip(turns["with_s"], again, strict=True)))
             turns["without_s"] = tuple(max(models_s, loaders_s, key=fmean))
-        elif any(_may_be_worth_it(turns["with_s"], others) for name, others in turns.items() if name != "with_s"):
-            more = child.ask(WALL_SECONDS, replace(request, rounds=MORE_ROUNDS), quiet)
-            turns = {name: (*turns[name], *of) for name, of in zip(self.sides, more, strict=True)}
         return Stopwatch(**dict(zip(turns, request.of([*turns.values()]), strict=True)), turns=turns)
+
+
+def timed_in_turns(child: Child, request: WallTimeRequest) -> list[tuple[float, ...]]:
+    """Wall seconds a step of each side in each round; in more of them where it is not plain from the first ones whether
+    another side's gain over the first is worth it. Raises JobFailed."""
+    first, *others = turns = child.ask(WALL_SECONDS, request, quiet)
+    gains = [paired_ratio(first, other) for other in others]
+    if any(low < WORTH < high for _, low, high in gains):
+        more = child.ask(WALL_SECONDS, replace(request, rounds=MORE_ROUNDS), quiet)
+        turns = [(*some, *further) for some, further in zip(turns, more, strict=True)]
+    return turns
 
 
 class Bench:
@@ -311,12 +319,6 @@ class _Builder:
             case _:
                 bed = slow_fuse(dataset, bytes_per_s=bytes_per_s)
         return self._stack.enter_context(bed).path, ()
-
-
-def _may_be_worth_it(with_s: Sequence[float], without_s: Sequence[float]) -> bool:
-    """Whether the gain may be above WORTH, or below it."""
-    _, low, high = paired_ratio(with_s, without_s)
-    return low < WORTH < high
 
 
 def _injection(amounts: Mapping[str, float]) -> Injection:

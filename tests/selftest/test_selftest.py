@@ -35,6 +35,8 @@ from loaderbench.selftest.jobs import ALIKE, AlikeRequest
 from loaderbench.selftest.scenarios import BUILT_IN, HARD, scenarios
 from loaderbench.selftest.study import SelfTestRequest, SelfTestStudy
 from loaderbench.studies.measure import quiet
+from tests.corpus.adding import of_self_test
+from tests.corpus.score import judged
 from tests.made import CASE, make_case, make_estimate, make_record
 from tests.studies.kept import assert_kept, only_study
 from tests.studies.machine import Machine
@@ -340,6 +342,14 @@ def test_a_selftest_finds_what_was_built_into_a_simulated_machine_and_is_kept(
         stored = tmp_path / study.study_id / "runs" / scenario.run_id
         assert "burn" not in (stored / "facts.json").read_text() + (stored / "run.json").read_text()
     assert not list(tmp_path.glob("*.jsonl")) and [path.name for path in tmp_path.iterdir()] == [study.study_id]
+    # each case goes into the corpus with the stopwatch's turns, and is right there too
+    cases = [*of_self_test(tmp_path / study.study_id, "nothing")]
+    assert [case.name for case in cases] == [*outcomes]
+    for case, compared in zip(cases, map(judged, cases), strict=True):
+        outcome = outcomes[case.name]
+        assert compared.gain[0] == pytest.approx(outcome.true_speedup)
+        assert (compared.truth, compared.null) == (outcome.truth, outcome.is_null)
+        assert not compared.confidently_wrong and compared.right >= compared.clear
     assert lines[0] == "skipped, 5 cases on slow_fuse: no FUSE here: install it"
     assert sum(line.startswith(("  1 of 17", " 17 of 17")) for line in lines) == 2
     assert lines[-1].startswith("null loader ")
