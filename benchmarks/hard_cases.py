@@ -151,9 +151,10 @@ class Line:
 class Bench:
     """Where runs are made, and what is known of this machine's loaders."""
 
-    def __init__(self, folder: Path, results: Path | None = None) -> None:
-        """`results`: where the runs are kept; None: nowhere."""
-        self.folder, self._results = folder, results or folder / "results"
+    def __init__(self, folder: Path, results: Path | None = None, real_first: Path | None = None) -> None:
+        """`results`: where the runs are kept; None: nowhere. `real_first`: where a second run of each hard case is kept
+        that measures `real` and `device` alone; None: there is none."""
+        self.folder, self.results, self.real_first = folder, results or folder / "results", real_first
         self._profile = folder / "bench.toml"
         self._profile.write_text(PROFILE.format(issue_ms=1.0, link=50e9))
         self._loader_s: dict[str, float] = {}
@@ -185,10 +186,12 @@ class Bench:
     def child(self) -> Child:
         return Child(self.folder / "stopwatch.log")
 
-    def run(self, command: str, case_flags: list[str], prefix: list[str]) -> tuple[dict[str, Any], float]:
+    def run(
+        self, command: str, case_flags: list[str], prefix: list[str], results: Path | None = None
+    ) -> tuple[dict[str, Any], float]:
         """(what `--json` gave, seconds from its start to its answer). Raises LoaderbenchError where it fails."""
         target, begun = self.folder / "answer.json", time.perf_counter()
-        store = ["--results", str(self._results), "--json", str(target), "--quiet"]
+        store = ["--results", str(results or self.results), "--json", str(target), "--quiet"]
         done = subprocess.run(
             [*prefix, sys.executable, "-m", "loaderbench", command, *case_flags, *store],
             capture_output=True, text=True, check=False,
@@ -199,17 +202,18 @@ class Bench:
         answer: dict[str, Any] = json.loads(target.read_text())
         return answer, seconds
 
-    def keep_truth(self, run_id: str, name: str, wanted: HardCase, gains: Sequence[Gain]) -> None:
-        """Write what is known of a run beside it (tests/corpus), where the runs are kept."""
-        told = [gain for gain in gains if gain.what == wanted.cause or wanted.cause == "either"]
-        most = max(told, key=lambda gain: gain.value)
-        truth = {
-            "name": name, "cause": wanted.cause, "without": "without_s", "built_in": {"hard case": name},
-            "turns": dict(zip(("with_s", "without_s"), most.turns, strict=True)),
-            "kind": wanted.by if wanted.cause == "storage" else None,
-            "culprit": wanted.by if wanted.cause == "contention" else None,
-        }  # fmt: skip
-        (self._results / run_id / "truth.json").write_text(json.dumps(truth, indent=1) + "\n")
+
+def keep_truth(run: Path, name: str, wanted: HardCase, gains: Sequence[Gain]) -> None:
+    """Write what is known of a run into its folder, for tests/corpus."""
+    told = [gain for gain in gains if gain.what == wanted.cause or wanted.cause == "either"]
+    most = max(told, key=lambda gain: gain.value)
+    truth = {
+        "name": name, "cause": wanted.cause, "without": "without_s", "built_in": {"hard case": name},
+        "turns": dict(zip(("with_s", "without_s"), most.turns, strict=True)),
+        "kind": wanted.by if wanted.cause == "storage" else None,
+        "culprit": wanted.by if wanted.cause == "contention" else None,
+    }  # fmt: skip
+    (run / "truth.json").write_text(json.dumps(truth, indent=1) + "\n")
 
 
 def flags_of(case: Case) -> list[str]:
@@ -475,12 +479,17 @@ def ask(bench: Bench, name: str, wanted: HardCase) -> Line:
         asked = stack.enter_context(wanted.make(bench))
         prefix = [] if asked.group is None else asked.group.command_prefix
         record, seconds = bench.run("run", flags_of(asked.case), prefix)
+        runs = [bench.results / record["run_id"]]
+        if bench.real_first is not None:
+            alone = [*flags_of(asked.case), "--arms", "device,real", "--no-kernels"]
+            runs.append(bench.real_first / bench.run("run", alone, prefix, bench.real_first)[0]["run_id"])
         child = stack.enter_context(bench.child())
         if asked.group is not None:
             asked.group.enter(child.process.pid)
         gains = asked.watch(child, Case.from_json(record["case"]))
     said = said_of(record)
-    bench.keep_truth(record["run_id"], name, wanted, gains)
+    for run in runs:
+        keep_truth(run, name, wanted, gains)
     mark, notes = judge(wanted, gains, said, lateness(seconds, asked.case.effort.duration_s))
     truth = wanted.cause if wanted.by is None else f"{wanted.cause} ({wanted.by})"
     return Line(name, truth, mark, seconds, said, gains, notes)
@@ -602,6 +611,9 @@ def main() -> None:
     parser.add_argument("--table", default=f"{TABLE_LOADERS} {TABLE_RESOLUTIONS}", help="loaders and resolutions")
     parser.add_argument("--json", type=Path, help="write all lines, with the environment")
     parser.add_argument("--results", type=Path, help="keep the runs that were asked about in this folder")
+    parser.add_argument(
+        "--real-first", type=Path, help="run each hard case again, `real` and `device` alone, into here"
+    )
     parser.add_argument("--stored", type=Path, help="mark the lines that --json wrote again, and ask nothing")
     arguments = parser.parse_args()
     if arguments.stored is not None:
@@ -612,7 +624,7 @@ def main() -> None:
         parser.error(f"--only takes some of {', '.join(names)}")
     lines: list[Line] = []
     with tempfile.TemporaryDirectory(prefix="loaderbench-hard-", dir=os.environ.get("TMPDIR")) as folder:
-        bench = Bench(Path(folder), arguments.results)
+        bench = Bench(Path(folder), arguments.results, arguments.real_first)
         try:
             for _ in range(arguments.rounds):
                 for name in chosen:

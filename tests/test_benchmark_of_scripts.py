@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loaderbench.plain import from_json
+from tests.corpus.packed import Truth
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
@@ -41,6 +44,46 @@ def test_a_case_is_clear_where_its_cause_gains_much_and_its_rival_little(
     assert found.same
     rounds[1]["with"] = side(2.0, "b")
     assert not watch.truth_of(rounds).same
+
+
+@pytest.mark.parametrize(
+    ("name", "rival_gone", "cause", "also"),
+    [
+        ("plain/item@10", 1.9, "prep", None),
+        ("plain/storage@10", 1.6, "storage", "compute"),
+        ("plain/issue@10", 1.9, "launch", "compute"),
+        ("plain/neighbours@10", None, "contention", None),
+        ("several_loaders/validation@10", None, None, None),
+    ],
+)
+def test_the_truth_of_a_watched_script_is_kept_as_the_corpus_takes_it(
+    watch: ModuleType, name: str, rival_gone: float | None, cause: str | None, also: str | None, tmp_path: Path
+) -> None:
+    rounds = [{"with": side(2.0), "without": side(1.0)} for _ in range(3)]
+    for one in rounds:
+        if rival_gone is not None:
+            one["rival_gone"] = side(rival_gone)
+    watch.keep_truth(tmp_path, watch.cases()[name], watch.truth_of(rounds))
+    if cause is None:
+        assert not [*tmp_path.iterdir()]
+        return
+    told = json.loads((tmp_path / "truth.json").read_text())
+    truth = from_json(Truth, {**told, "machine": "a machine", "beside": "nothing"})
+    assert (truth.cause, truth.also) == (cause, also)
+    assert truth.gain == pytest.approx((2.0, 2.0, 2.0))
+
+
+def test_two_more_rounds_are_asked_where_three_leave_it_open(
+    watch: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(*gains: float) -> int:
+        given = iter(gains)
+        monkeypatch.setattr(watch, "one_round", lambda *of: {"with": side(next(given)), "without": side(1.0)})
+        return len(watch.asked_in_rounds(None, None, 3).gains)
+
+    assert asked(2.0, 2.1, 2.0) == 3
+    assert asked(1.0, 1.01, 1.0) == 3
+    assert asked(1.05, 1.2, 1.1, 1.1, 1.1) == 5
 
 
 def test_there_are_cases_of_every_injection_and_script(watch: ModuleType) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 
 from loaderbench.cases.case import Case
 from loaderbench.errors import UnavailableError
-from loaderbench.plain import to_json
+from loaderbench.plain import from_json, to_json
 from loaderbench.recording.record import DataWait, Estimate, RunRecord
 from loaderbench.selftest.scenarios import HARD
+from tests.corpus.packed import Truth
 from tests.made import make_case
 from tests.reporting import example_records
 
@@ -84,6 +86,16 @@ def test_a_cause_alone_is_right_in_part_and_what_is_short_is_said(hard: ModuleTy
     found = hard.judge(wanted, [hard.Gain("storage", 2.0)], hard.said_of(record("storage")), late)
     assert found == ("in part", ["answered 11 s after --duration 20"])
     assert hard.lateness(29.0, 20.0) == []
+
+
+def test_the_truth_of_a_hard_case_is_kept_as_the_corpus_takes_it(hard: ModuleType, tmp_path: Path) -> None:
+    gains = [hard.gain_of("storage", [2.0, 2.0, 2.0], [1.0, 1.0, 1.0]), hard.gain_of("prep", [2.0] * 3, [0.8] * 3)]
+    for cause, by, wanted in (("storage", "tail", 2.0), ("either", None, 2.5)):
+        hard.keep_truth(tmp_path, "some", hard.HardCase(cause, by, lambda bench: None), gains)
+        told = json.loads((tmp_path / "truth.json").read_text())
+        truth = from_json(Truth, {**told, "machine": "a machine", "beside": "nothing"})
+        assert (truth.cause, truth.kind, truth.culprit) == (cause, by, None)
+        assert truth.gain == pytest.approx((wanted, wanted, wanted))
 
 
 def test_an_advice_that_is_off_is_wrong_only_where_its_interval_says_something(hard: ModuleType) -> None:
