@@ -458,8 +458,9 @@ class AlikeOutcome:
     """From memory ÷ from the storage."""
     minor_faults: tuple[float, float]
     """An image, from memory and from the storage."""
-    alike: bool
-    """Whether the interval of the ratio reaches within 2 % of 1."""
+    alike: bool | None
+    """Whether the interval of the ratio reaches within 2 % of 1; None if it does, but is too wide to show that they are
+    (it ends more than 5 % from 1)."""
 
 
 @dataclass(frozen=True)

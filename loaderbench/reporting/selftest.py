@@ -46,7 +46,8 @@ def print_selftest(
         ("skipped", str(len(result.skipped))),
     ]
     print_rows(console, rows)
-    print_bullets(console, "Arms that are not alike", [_unlike(one) for one in result.alike if not one.alike])
+    print_bullets(console, "Arms that are not alike", [_unlike(one) for one in result.alike if one.alike is False])
+    print_bullets(console, "Arms measured too roughly", [_unlike(one) for one in result.alike if one.alike is None])
     print_bullets(console, "Failed", [f"{left.name}: {left.reason}" for left in result.failed])
     print_bullets(console, "Skipped", [f"{left.name}: {left.reason}" for left in result.skipped])
 
@@ -54,7 +55,7 @@ def print_selftest(
 def _alike(outcomes: Sequence[AlikeOutcome]) -> str:
     if not outcomes:
         return "not measured"
-    num = sum(one.alike for one in outcomes)
+    num = sum(one.alike is True for one in outcomes)
     return f"{num} of {len(outcomes)}: preparing an image from memory takes the same CPU time as from storage (± 2 %)"
 
 

@@ -56,6 +56,8 @@ BEDS: Mapping[str, Callable[[], object]] = {
 }
 """What a scenario may need of the machine → raises UnavailableError where that cannot be made."""
 
+ALIKE_WORDS = {True: "ok", False: "UNLIKE", None: "undetermined"}
+
 Say = Callable[[str], None]
 
 
@@ -262,7 +264,7 @@ class SelfTestStudy:
             found = alike_outcome(facts)
             self._say(
                 f"{one.name:<40} from memory {found.ratio.value:.3f}x ({found.ratio.low:.3f} - {found.ratio.high:.3f}) "
-                f"the CPU time  {'ok' if found.alike else 'UNLIKE'}"
+                f"the CPU time  {ALIKE_WORDS[found.alike]}"
             )
 
     def _null_loader(self, template: Case, kept: KeptChild) -> None:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import commands
+import numpy as np
 import pytest
 from rich.console import Console
 
 from loaderbench.analysis.selftest import (
+    alike_outcome,
     confusion,
     is_clear,
     is_confidently_wrong,
@@ -27,7 +29,15 @@ from loaderbench.images.synthesize import make_dataset
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.record import CAUSES, SHARES, RunRecord, Verdict
 from loaderbench.recording.store import Store
-from loaderbench.recording.studies import Left, ScenarioFacts, ScenarioOutcome, SelfTest, SelfTestFacts, Stopwatch
+from loaderbench.recording.studies import (
+    AlikeFacts,
+    Left,
+    ScenarioFacts,
+    ScenarioOutcome,
+    SelfTest,
+    SelfTestFacts,
+    Stopwatch,
+)
 from loaderbench.reporting.selftest import print_selftest
 from loaderbench.running.supervisor import Child, JobFailed
 from loaderbench.selftest import study as study_module
@@ -353,6 +363,21 @@ def test_a_selftest_finds_what_was_built_into_a_simulated_machine_and_is_kept(
     assert lines[0] == "skipped, 5 cases on slow_fuse: no FUSE here: install it"
     assert sum(line.startswith(("  1 of 17", " 17 of 17")) for line in lines) == 2
     assert lines[-1].startswith("null loader ")
+
+
+@pytest.mark.parametrize(
+    ("from_memory", "alike"),
+    [
+        ((1.0, 1.01, 0.99, 1.0, 1.0), True),
+        ((1.01, 1.02, 1.0, 1.01, 1.02), True),
+        ((1.15, 1.14, 1.16, 1.15, 1.15), False),
+        ((0.9, 1.1, 1.3, 0.8, 1.0), None),
+        ((1.3, 1.1, 1.0, 1.2, 1.02), None),
+    ],
+)
+def test_arms_are_alike_only_if_their_turns_show_it(from_memory: tuple[float, ...], alike: bool | None) -> None:
+    prep_s = np.column_stack((from_memory, np.ones(5)))
+    assert alike_outcome(AlikeFacts("some", prep_s, np.zeros((5, 2)))).alike is alike
 
 
 @pytest.mark.parametrize(("takes", "alike"), [(1.0, True), (1.01, True), (1.15, False), (0.9, False)])
