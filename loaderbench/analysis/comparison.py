@@ -5,7 +5,7 @@ Everything is taken from records; ratios are images/s of `b` ÷ those of `a`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import groupby
 from typing import Literal, TypeVar
@@ -20,6 +20,7 @@ from loaderbench.plain import Json
 from loaderbench.recording.facts import Environment
 from loaderbench.recording.record import CeilingStageFigures, ColdProof, Estimate, Range, RunRecord, StorageFigures
 from loaderbench.recording.studies import (
+    CompareFacts,
     Comparison,
     Difference,
     FailedRun,
@@ -440,6 +441,15 @@ def _needs(best_a: Pair, target: Estimate, known_b: Sequence[Pair]) -> Needs:
         file_read_s=left if left is not None and left > 0 else None,
         takes_file_read_s=stages.get("read"),
     )
+
+
+def judge(facts: CompareFacts, records: Mapping[str, RunRecord]) -> Comparison:
+    """What a stored comparison says, from the runs of both sides."""
+
+    def side(label: str) -> list[RunRecord]:
+        return [record for record in records.values() if record.case.subject.dataset_name == label]
+
+    return compare(side(facts.labels["a"]), side(facts.labels["b"]))
 
 
 def compare(a: Sequence[RunRecord], b: Sequence[RunRecord]) -> Comparison:

@@ -14,7 +14,7 @@ from loaderbench.analysis.comparison import PARITY, mean_of_known, rate_of_runs,
 from loaderbench.cases.case import SHORT_RUN_STEPS, Case
 from loaderbench.recording.machines import HARDWARE
 from loaderbench.recording.record import Estimate, RunRecord
-from loaderbench.recording.studies import Flip, Knee, Row, Sweep
+from loaderbench.recording.studies import Flip, Knee, Row, Sweep, SweepFacts
 
 T = TypeVar("T")
 
@@ -86,6 +86,11 @@ def told_apart(first: Row, second: Row) -> bool:
     """Whether the first is surely the faster one: its interval lies above the other's. False where one is unknown."""
     low, high = first.rate.low, second.rate.high
     return low is not None and high is not None and low > high
+
+
+def judge(facts: SweepFacts, records: Mapping[str, RunRecord]) -> Sweep:
+    """What a sweep's runs say together."""
+    return summarize([*records.values()])
 
 
 def summarize(records: Sequence[RunRecord]) -> Sweep:

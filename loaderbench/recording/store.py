@@ -60,10 +60,11 @@ from loaderbench.recording.files import (
     write_arrays,
     write_atomic,
 )
+from loaderbench.recording.kinds import KINDS
 from loaderbench.recording.lines import RunLine, line_of, read_line
 from loaderbench.recording.record import RunRecord, check_figures, finite
 from loaderbench.recording.spill import NOTE, kept, leave_note, noted, spill
-from loaderbench.recording.studies import KINDS, SIDE_NAMES, CompareFacts, Findings, StudyKind, StudyRecord
+from loaderbench.recording.studies import SIDE_NAMES, CompareFacts, Findings, StudyKind, StudyRecord
 
 CASE_FILE = "case.json"
 MARKER_FILE = "running.json"

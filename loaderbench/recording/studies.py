@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.cases.case import CacheState, Case, Change
 from loaderbench.plain import Json
-from loaderbench.recording.capacity import Capacity, CapacityFacts
 from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.facts import (
     DeviceFacts,
@@ -26,14 +25,6 @@ from loaderbench.recording.facts import (
     Status,
     WorkloadFacts,
 )
-from loaderbench.recording.forecast import Forecast, ForecastFacts
-from loaderbench.recording.model_io import IoFacts, ModelIo
-from loaderbench.recording.model_layers import LayersFacts, LayersResult
-from loaderbench.recording.model_memory import ModelFit, ModelFitFacts, ModelMemory, ModelMemoryFacts
-from loaderbench.recording.model_size import SizeFacts, Sizing
-from loaderbench.recording.model_split import ModelSplit, SplitFacts
-from loaderbench.recording.offload_study import ModelOffload, OffloadFacts
-from loaderbench.recording.ranks import Ranks, RanksFacts
 from loaderbench.recording.record import (
     Bottleneck,
     Bound,
@@ -48,10 +39,8 @@ from loaderbench.recording.record import (
     ShortRun,
 )
 
-StudyKind = Literal[
-    "sweep", "compare", "tune", "selftest", "precision", "model_layers", "model_memory", "model_fit", "model_size",
-    "model_offload", "model_split", "model_io", "forecast", "capacity", "ranks",
-]  # fmt: skip
+StudyKind = str
+"""A key of recording/kinds.py, KINDS."""
 SideName = Literal["a", "b"]
 SIDE_NAMES: tuple[SideName, ...] = get_args(SideName)
 Outcome = Literal["faster", "slower", "indistinguishable", "from_memory"]
@@ -666,38 +655,10 @@ class PrecisionResult:
 
 # -- the file --------------------------------------------------------------------------------------------
 
-ModelFacts = LayersFacts | ModelMemoryFacts | ModelFitFacts | SizeFacts | OffloadFacts | SplitFacts | IoFacts
-ModelFindings = LayersResult | ModelMemory | ModelFit | Sizing | ModelOffload | ModelSplit | ModelIo
-PagedFacts = ModelFacts | ForecastFacts | CapacityFacts | RanksFacts
-"""Of studies that a report gives a page of their own."""
-PagedFindings = ModelFindings | Forecast | Capacity | Ranks
-StudyFacts = SweepFacts | CompareFacts | TuneFacts | SelfTestFacts | PrecisionFacts | PagedFacts
-Findings = Sweep | Comparison | Tuning | SelfTest | PrecisionResult | PagedFindings
-
-
-@dataclass(frozen=True)
-class StudyTypes:
-    facts: type[StudyFacts]
-    findings: type[Findings]
-
-
-KINDS: Mapping[StudyKind, StudyTypes] = {
-    "sweep": StudyTypes(SweepFacts, Sweep),
-    "compare": StudyTypes(CompareFacts, Comparison),
-    "tune": StudyTypes(TuneFacts, Tuning),
-    "selftest": StudyTypes(SelfTestFacts, SelfTest),
-    "precision": StudyTypes(PrecisionFacts, PrecisionResult),
-    "model_layers": StudyTypes(LayersFacts, LayersResult),
-    "model_size": StudyTypes(SizeFacts, Sizing),
-    "model_memory": StudyTypes(ModelMemoryFacts, ModelMemory),
-    "model_fit": StudyTypes(ModelFitFacts, ModelFit),
-    "model_offload": StudyTypes(OffloadFacts, ModelOffload),
-    "model_split": StudyTypes(SplitFacts, ModelSplit),
-    "model_io": StudyTypes(IoFacts, ModelIo),
-    "forecast": StudyTypes(ForecastFacts, Forecast),
-    "capacity": StudyTypes(CapacityFacts, Capacity),
-    "ranks": StudyTypes(RanksFacts, Ranks),
-}
+StudyFacts = Any
+"""The facts of a kind of study (recording/kinds.py)."""
+Findings = Any
+"""Its findings."""
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from loaderbench.recording.capacity import Capacity, CapacityPoint, Stop
-from loaderbench.recording.record import Estimate
+from loaderbench.recording.capacity import Capacity, CapacityFacts, CapacityPoint, Stop
+from loaderbench.recording.record import Estimate, RunRecord
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.figures import Figure, colour, errors
+from loaderbench.reporting.shown import Shown
 from loaderbench.reporting.tables import Cells, Page, Table
 
 if TYPE_CHECKING:
@@ -250,3 +251,26 @@ def _draw(drawing: Drawing, dots: Sequence[_Dot], found: Capacity) -> None:
         axes.set_xlabel("ranks")
         axes.set_xlim(left=0)
         axes.grid(axis="y")
+
+
+class ShownCapacity(Shown[CapacityFacts, Capacity]):
+    """Shows a capacity study."""
+
+    is_paged = True
+
+    def about(self, facts: CapacityFacts) -> str:
+        return f"{facts.case.subject.dataset_name}, up to {facts.max_ranks} ranks"
+
+    def interrupted(self, facts: CapacityFacts) -> bool:
+        return facts.interrupted
+
+    def page(self, found: Capacity, name: str, *, drawn: bool) -> Page:
+        return capacity_page(found, name, drawn=drawn)
+
+    def print(
+        self, facts: CapacityFacts, found: Capacity, console: Console, runs: Sequence[RunRecord], *, whole: bool
+    ) -> None:
+        print_capacity(found, console)
+
+    def answer(self, found: Capacity) -> list[str]:
+        return answer_lines(found)

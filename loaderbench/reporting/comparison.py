@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from loaderbench import plain
 from loaderbench.analysis.comparison import DATA_SET
 from loaderbench.cases.case import CacheState
-from loaderbench.recording.record import Range
+from loaderbench.plain import JsonObject
+from loaderbench.recording.record import Range, RunRecord
 from loaderbench.recording.studies import (
     CompareFacts,
     Comparison,
@@ -24,6 +26,7 @@ from loaderbench.recording.studies import (
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting import words
 from loaderbench.reporting.console import STYLES, make_console, plain_table, print_bullets, styled
+from loaderbench.reporting.shown import Shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -345,3 +348,26 @@ def print_regression(
     word, style = ("regression", "bold red") if regression else ("no regression", "green")
     text = f"{word}: {fmt.speedup(comparison.ratio)} of the baseline's images/s, threshold {threshold:.0%} slower"
     console.print(styled(text, style))
+
+
+class ShownComparison(Shown[CompareFacts, Comparison]):
+    """Shows a comparison."""
+
+    id_key = "comparison_id"
+
+    def about(self, facts: CompareFacts) -> str:
+        return f"{facts.labels['a']} against {facts.labels['b']}"
+
+    def print(
+        self, facts: CompareFacts, found: Comparison, console: Console, runs: Sequence[RunRecord], *, whole: bool
+    ) -> None:
+        print_comparison(facts, found, console)
+
+    def sentence(self, found: Comparison) -> str:
+        ratio, outcome = found.ratio, (found.outcome or "").replace("_", " ")
+        return "nothing to compare" if ratio is None else f"{outcome}: {fmt.speedup(ratio)} images/s"
+
+    def as_json(self, facts: CompareFacts, found: Comparison) -> JsonObject:
+        about = plain.to_json(facts)
+        assert isinstance(about, dict)
+        return {**about, "notes": [words.note(one) for one in facts.notes], **super().as_json(facts, found)}

@@ -13,15 +13,17 @@ from loaderbench.recording.forecast import (
     EpochForecast,
     EpochState,
     Forecast,
+    ForecastFacts,
     ForecastPart,
     LeftOut,
     StepOrigin,
     TrainingForecast,
 )
-from loaderbench.recording.record import Range
+from loaderbench.recording.record import Range, RunRecord
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.figures import Figure, colour
+from loaderbench.reporting.shown import Shown
 from loaderbench.reporting.tables import Cells, Page, Table
 
 if TYPE_CHECKING:
@@ -374,3 +376,23 @@ def _draw(drawing: Drawing, trainings: Sequence[tuple[str, TrainingForecast]]) -
     axes.set_xlabel(unit)
     axes.set_xlim(left=0)
     drawing.legend(loc="outside upper center", ncols=3, frameon=False)
+
+
+class ShownForecast(Shown[ForecastFacts, Forecast]):
+    """Shows a forecast."""
+
+    is_paged = True
+
+    def about(self, facts: ForecastFacts) -> str:
+        return f"{facts.source.model}, {facts.asked.epochs} epochs of {facts.asked.images:,} images"
+
+    def page(self, found: Forecast, name: str, *, drawn: bool) -> Page:
+        return forecast_page(found, name, drawn=drawn)
+
+    def print(
+        self, facts: ForecastFacts, found: Forecast, console: Console, runs: Sequence[RunRecord], *, whole: bool
+    ) -> None:
+        print_forecast(found, console)
+
+    def as_json(self, facts: ForecastFacts, found: Forecast) -> JsonObject:
+        return {**figures_json(found), **super().as_json(facts, found)}

@@ -125,7 +125,7 @@ def _without_device(titles: Sequence[str]) -> tuple[list[str], str]:
 
 
 def _print_studies(studies: Sequence[StudyRecord], names: Sequence[str], console: Console) -> None:
-    from loaderbench.reporting.listed_studies import cells  # it judges, whose imports take as long as 700 runs
+    from loaderbench.reporting.studies import cells  # it judges, whose imports take as long as 700 runs
 
     rows = [[fmt.clean(cell) for cell in (name, *cells(study))] for study, name in zip(studies, names, strict=True)]
     _print_lines(("study", "of", "answer"), rows, console, cut={"of": 1.0, "answer": 1.2})

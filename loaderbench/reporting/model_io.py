@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from loaderbench.recording.model_io import CopyFigures, IoRow, ModelIo
+from loaderbench.recording.model_io import CopyFigures, IoFacts, IoRow, ModelIo
+from loaderbench.recording.record import RunRecord
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.figures import Figure, colour, errors
+from loaderbench.reporting.shown import Shown
 from loaderbench.reporting.tables import Cells, Page, Table
 
 if TYPE_CHECKING:
@@ -157,3 +159,23 @@ def _draw(drawing: Drawing, points: Sequence[_Point]) -> None:
         axes.set_ylim(bottom=0)
         axes.set_xlim(left=0)
         axes.grid(axis="y")
+
+
+class ShownIo(Shown[IoFacts, ModelIo]):
+    """Shows a study of copies to a device."""
+
+    is_paged = True
+
+    def about(self, facts: IoFacts) -> str:
+        return f"{facts.model}, {facts.device_name}"
+
+    def interrupted(self, facts: IoFacts) -> bool:
+        return len(facts.batches) < facts.num_batches and all(one.failure is None for one in facts.batches)
+
+    def page(self, found: ModelIo, name: str, *, drawn: bool) -> Page:
+        return io_page(found, name, drawn=drawn)
+
+    def print(
+        self, facts: IoFacts, found: ModelIo, console: Console, runs: Sequence[RunRecord], *, whole: bool
+    ) -> None:
+        print_io(found, console)

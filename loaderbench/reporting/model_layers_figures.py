@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from loaderbench.recording.model_layers import LayersResult
+from loaderbench.plain import JsonObject
+from loaderbench.recording.model_layers import LayersFacts, LayersResult
+from loaderbench.recording.record import RunRecord
 from loaderbench.reporting import format as fmt
+from loaderbench.reporting import words
 from loaderbench.reporting.figures import Figure, colour, errors, legend, name_bars
-from loaderbench.reporting.model_layers import Call, calls_of, milliseconds, shape_text
+from loaderbench.reporting.model_layers import (
+    Call,
+    calls_of,
+    milliseconds,
+    print_layers,
+    settings,
+    shape_text,
+    summary,
+)
+from loaderbench.reporting.shown import Shown
+from loaderbench.reporting.tables import Page, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
+    from rich.console import Console
 
 FORWARD, BACKWARD = "line0", "line1"
 """Names of the colours."""
@@ -166,3 +181,44 @@ def sentence(result: LayersResult) -> str:
     parts = " and ".join(f"{one.type} {fmt.percent(one.share_fraction)}" for one in result.types[:2])
     doubt = "; the rows are disturbed" if result.disturbed else ""
     return f"Of an iteration of {result.model}, {parts}{doubt}."
+
+
+def layers_page(found: LayersResult, name: str, *, drawn: bool) -> Page:
+    """Its page in a report."""
+    table = Table("Calls", tuple((title, "") for title in CALL_COLUMNS), call_cells(found), NUM_NAMES)
+    lines = [
+        ("Averages, and whether the rows can be trusted", [": ".join(row) for row in summary(found)]),
+        ("Not measured", [": ".join(row) for row in found.missing.items()]),
+        ("Caveats", [words.sentence(caveat) for caveat in found.caveats]),
+    ]
+    return Page(
+        title=f"Layers of {found.model} on {found.device_name}",
+        sentence=sentence(found),
+        settings=settings(found),
+        tables=[table] if table.rows else [],
+        findings=[(heading, texts) for heading, texts in lines if texts],
+        figures=layers_figures(found, name) if drawn else [],
+    )
+
+
+class ShownLayers(Shown[LayersFacts, LayersResult]):
+    """Shows a study of a model's layers."""
+
+    is_paged = True
+
+    def about(self, facts: LayersFacts) -> str:
+        return f"{facts.step.model}, {facts.step.mode}"
+
+    def interrupted(self, facts: LayersFacts) -> bool:
+        return facts.status == "interrupted"
+
+    def page(self, found: LayersResult, name: str, *, drawn: bool) -> Page:
+        return layers_page(found, name, drawn=drawn)
+
+    def print(
+        self, facts: LayersFacts, found: LayersResult, console: Console, runs: Sequence[RunRecord], *, whole: bool
+    ) -> None:
+        print_layers(found, console)
+
+    def as_json(self, facts: LayersFacts, found: LayersResult) -> JsonObject:
+        return super().as_json(facts, replace(found, caveats=tuple(map(words.worded_caveat, found.caveats))))

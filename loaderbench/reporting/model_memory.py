@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from loaderbench import printable
-from loaderbench.recording.model_memory import BatchMemory, LayerMemory, ModelFit, ModelMemory, PeakPlace
+from loaderbench.recording.model_memory import BatchMemory, LayerMemory, ModelFit, ModelFitFacts, ModelMemory, PeakPlace
+from loaderbench.recording.record import RunRecord
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
+from loaderbench.reporting.shown import Shown
 from loaderbench.reporting.tables import Page, Table
 
 if TYPE_CHECKING:
@@ -323,3 +325,23 @@ def fit_page(result: ModelFit) -> Page:
         tables,
         [(heading, lines) for heading, lines in found if lines],
     )
+
+
+class ShownFit(Shown[ModelFitFacts, ModelFit]):
+    """Shows a search for the largest batch."""
+
+    is_paged = True
+
+    def about(self, facts: ModelFitFacts) -> str:
+        return f"{facts.step.model}, {facts.step.mode}"
+
+    def interrupted(self, facts: ModelFitFacts) -> bool:
+        return facts.interrupted
+
+    def page(self, found: ModelFit, name: str, *, drawn: bool) -> Page:
+        return fit_page(found)
+
+    def print(
+        self, facts: ModelFitFacts, found: ModelFit, console: Console, runs: Sequence[RunRecord], *, whole: bool
+    ) -> None:
+        print_fit(found, console)

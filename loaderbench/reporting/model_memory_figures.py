@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from loaderbench.recording.model_memory import MEMORY_KINDS, BatchMemory, ModelMemory
+from loaderbench.recording.model_memory import MEMORY_KINDS, BatchMemory, ModelMemory, ModelMemoryFacts
+from loaderbench.recording.record import RunRecord
 from loaderbench.reporting.figures import Figure, colour, legend, name_bars
-from loaderbench.reporting.model_memory import PHASES, memory_size, place_words
+from loaderbench.reporting.model_memory import PHASES, memory_page, memory_size, place_words, print_memory
+from loaderbench.reporting.shown import Shown
+from loaderbench.reporting.tables import Page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
+    from rich.console import Console
 
 COLOURS = dict(zip(MEMORY_KINDS, ("line0", "line1", "line2", "line3", "line4"), strict=True))
 MEASURED = "rest"
@@ -174,3 +179,23 @@ def _unit(most_bytes: int) -> tuple[str, float]:
     return (
         ("GiB", 2.0**30) if most_bytes >= 10 * 2**30 else ("MiB", 2.0**20) if most_bytes >= 2**20 else ("KiB", 2.0**10)
     )
+
+
+class ShownMemory(Shown[ModelMemoryFacts, ModelMemory]):
+    """Shows a study of a model's memory."""
+
+    is_paged = True
+
+    def about(self, facts: ModelMemoryFacts) -> str:
+        return f"{facts.step.model}, {facts.step.mode}"
+
+    def interrupted(self, facts: ModelMemoryFacts) -> bool:
+        return facts.interrupted
+
+    def page(self, found: ModelMemory, name: str, *, drawn: bool) -> Page:
+        return replace(memory_page(found), figures=memory_figures(found, name) if drawn else [])
+
+    def print(
+        self, facts: ModelMemoryFacts, found: ModelMemory, console: Console, runs: Sequence[RunRecord], *, whole: bool
+    ) -> None:
+        print_memory(found, console)

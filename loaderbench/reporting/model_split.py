@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from loaderbench.recording.model_split import ModelSplit, SplitMember
-from loaderbench.recording.record import Estimate
+from loaderbench.recording.model_split import ModelSplit, SplitFacts, SplitMember
+from loaderbench.recording.record import Estimate, RunRecord
 from loaderbench.recording.split_times import SplitTime
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.model_split_figure import split_figures
+from loaderbench.reporting.shown import Shown
 from loaderbench.reporting.tables import Cells, Page, Table
 
 if TYPE_CHECKING:
@@ -280,3 +281,26 @@ def split_page(result: ModelSplit, name: str, *, drawn: bool) -> Page:
         findings=[("Answer", answer_lines(result)), *notes(result)],
         figures=split_figures(result, name) if drawn else [],
     )
+
+
+class ShownSplit(Shown[SplitFacts, ModelSplit]):
+    """Shows a split over devices."""
+
+    is_paged = True
+
+    def about(self, facts: SplitFacts) -> str:
+        return f"{facts.model}, batch {facts.batch_size} over {', '.join(one.device for one in facts.members)}"
+
+    def interrupted(self, facts: SplitFacts) -> bool:
+        return facts.interrupted
+
+    def page(self, found: ModelSplit, name: str, *, drawn: bool) -> Page:
+        return split_page(found, name, drawn=drawn)
+
+    def print(
+        self, facts: SplitFacts, found: ModelSplit, console: Console, runs: Sequence[RunRecord], *, whole: bool
+    ) -> None:
+        print_split(found, console)
+
+    def answer(self, found: ModelSplit) -> list[str]:
+        return answer_lines(found)

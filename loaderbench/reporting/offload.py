@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from loaderbench.analysis.offload import is_wrong
-from loaderbench.recording.offload_study import ModelOffload, OffloadOutcome, OffloadRow
-from loaderbench.recording.record import Estimate
+from loaderbench.recording.offload_study import ModelOffload, OffloadFacts, OffloadOutcome, OffloadRow
+from loaderbench.recording.record import Estimate, RunRecord
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.model_memory import memory_size
 from loaderbench.reporting.offload_figure import MIB, offload_figure, threshold_text
+from loaderbench.reporting.shown import Shown
 from loaderbench.reporting.tables import Page, Table
 
 if TYPE_CHECKING:
@@ -333,3 +335,26 @@ def offload_page(result: ModelOffload, name: str, *, drawn: bool) -> Page:
         findings=[("Answer", answer_lines(result)), *notes(result)],
         figures=[] if figure is None else [figure],
     )
+
+
+class ShownOffload(Shown[OffloadFacts, ModelOffload]):
+    """Shows an offload study."""
+
+    is_paged = True
+
+    def about(self, facts: OffloadFacts) -> str:
+        return f"{facts.step.model}, {facts.step.mode}"
+
+    def interrupted(self, facts: OffloadFacts) -> bool:
+        return facts.interrupted
+
+    def page(self, found: ModelOffload, name: str, *, drawn: bool) -> Page:
+        return offload_page(found, name, drawn=drawn)
+
+    def print(
+        self, facts: OffloadFacts, found: ModelOffload, console: Console, runs: Sequence[RunRecord], *, whole: bool
+    ) -> None:
+        print_offload(found, console)
+
+    def answer(self, found: ModelOffload) -> list[str]:
+        return answer_lines(found)

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from loaderbench.plain import JsonObject
 from loaderbench.recording.facts import MemoryFacts
-from loaderbench.recording.studies import InferenceAgreement, ModeFigures, PrecisionResult, TrainingAgreement
+from loaderbench.recording.record import RunRecord
+from loaderbench.recording.studies import (
+    InferenceAgreement,
+    ModeFigures,
+    PrecisionFacts,
+    PrecisionResult,
+    TrainingAgreement,
+)
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, print_caveats, styled
+from loaderbench.reporting.shown import Shown
+from loaderbench.reporting.words import worded_caveat
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -108,3 +119,25 @@ def _deviation(fraction: float | None) -> str:
     if fraction is None:
         return fmt.MISSING
     return "<0.001 %" if 0 < fraction < 1e-5 else f"{fmt.number(fraction * 100, 2)} %"
+
+
+class ShownPrecision(Shown[PrecisionFacts, PrecisionResult]):
+    """Shows a precision study."""
+
+    def about(self, facts: PrecisionFacts) -> str:
+        return f"{facts.model}, {facts.mode}"
+
+    def interrupted(self, facts: PrecisionFacts) -> bool:
+        return not facts.modes or any(mode.status == "interrupted" for mode in facts.modes)
+
+    def print(
+        self, facts: PrecisionFacts, found: PrecisionResult, console: Console, runs: Sequence[RunRecord], *, whole: bool
+    ) -> None:
+        print_precision(found, console)
+
+    def sentence(self, found: PrecisionResult) -> str:
+        gains = [f"{one.precision} {fmt.speedup(one.speedup)}" for one in found.modes if one.speedup is not None]
+        return ", ".join(gains) or "no mode was measured"
+
+    def as_json(self, facts: PrecisionFacts, found: PrecisionResult) -> JsonObject:
+        return super().as_json(facts, replace(found, caveats=tuple(map(worded_caveat, found.caveats))))

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from loaderbench.recording.ranks import Imbalance, ImbalancePart, LateBy, RankedFigures, Ranks, StripBar
+from loaderbench.recording.ranks import Imbalance, ImbalancePart, LateBy, RankedFigures, Ranks, RanksFacts, StripBar
+from loaderbench.recording.record import RunRecord
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.figures import HATCHES, Figure, colour, legend
+from loaderbench.reporting.shown import Shown
 from loaderbench.reporting.tables import Cells, Page, Table
 
 if TYPE_CHECKING:
@@ -292,3 +294,23 @@ def _draw(drawing: Drawing, bars: Sequence[StripBar], ranks: Sequence[int]) -> N
     axes.set_xlabel("ms")
     shown = [what for what in BAR_LOOKS if any(bar.what == what for bar in bars)]
     legend(drawing, [BAR_LOOKS[what] for what in shown], [BAR_WORDS[what] for what in shown])
+
+
+class ShownRanks(Shown[RanksFacts, Ranks]):
+    """Shows a study of several ranks."""
+
+    is_paged = True
+
+    def about(self, facts: RanksFacts) -> str:
+        return f"{facts.ranks} ranks, {len(facts.cases)} of {facts.num_cases} cases"
+
+    def page(self, found: Ranks, name: str, *, drawn: bool) -> Page:
+        return ranks_page(found, name, drawn=drawn)
+
+    def print(
+        self, facts: RanksFacts, found: Ranks, console: Console, runs: Sequence[RunRecord], *, whole: bool
+    ) -> None:
+        print_ranks(found, console)
+
+    def answer(self, found: Ranks) -> list[str]:
+        return answer_lines(found)

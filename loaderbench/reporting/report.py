@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 from loaderbench.analysis.ledger import collected, ledger_of
 from loaderbench.analysis.studies import judge, senseless
@@ -20,7 +19,6 @@ from loaderbench.recording.studies import (
     CompareFacts,
     Comparison,
     Findings,
-    PagedFacts,
     StudyRecord,
     Sweep,
     TuneFacts,
@@ -45,7 +43,7 @@ from loaderbench.reporting.environment import environment_rows
 from loaderbench.reporting.figures import Figure
 from loaderbench.reporting.format import CaveatLine
 from loaderbench.reporting.ledger import ledger_page
-from loaderbench.reporting.pages import PAGED, page_of
+from loaderbench.reporting.shown import shown_as
 from loaderbench.reporting.study import (
     Finding,
     finding_lines,
@@ -167,7 +165,7 @@ class Content:
             folders = {anonymous.run_id(run): path for run, path in folders.items()}
             without = [[anonymous.run_id(name), LEFT_OUT, status, LEFT_OUT] for name, _, status, _ in without]
         self._every_record, self._every_study = records, known
-        self.of_models = [study for study in known if study.kind in PAGED]
+        self.of_models = [study for study in known if shown_as(study.kind).is_paged]
         """Studies of a model alone, which have no runs."""
         if not records and not self.of_models:
             why = f": {without[0][-1]}" if without else "; measure one with `loaderbench run`"
@@ -264,7 +262,7 @@ def read_report(
         environment=environment_rows(
             [
                 *(record.environment for record in content.records),
-                *(cast(PagedFacts, study.facts).environment for study in content.of_models),
+                *(study.facts.environment for study in content.of_models),
             ]
         ),
         without=content.without(senseless_ones),
@@ -280,7 +278,7 @@ def with_records(study: StudyRecord, by_id: Mapping[str, RunRecord]) -> Findings
 
 def _page_part(study: StudyRecord, by_id: Mapping[str, RunRecord], number: int) -> Part:
     name = f"model{number}"
-    page = page_of(with_records(study, by_id), name, drawn=number <= MOST_DRAWN)
+    page = shown_as(study.kind).page(with_records(study, by_id), name, drawn=number <= MOST_DRAWN)
     return Part(
         name=name,
         title=page.title,

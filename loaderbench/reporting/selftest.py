@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from loaderbench.recording.studies import AlikeOutcome, SelfTest
+from loaderbench.analysis.selftest import confusion
+from loaderbench.recording.record import RunRecord
+from loaderbench.recording.studies import AlikeOutcome, SelfTest, SelfTestFacts
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, print_rows, styled
+from loaderbench.reporting.shown import Shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,3 +69,18 @@ def _unlike(outcome: AlikeOutcome) -> str:
         f"{outcome.name}: from memory {ratio.value:.2f}× ({ratio.low:.2f} – {ratio.high:.2f}) the CPU time; "
         f"{from_memory:.0f} page faults an image for {from_storage:.0f}"
     )
+
+
+class ShownSelfTest(Shown[SelfTestFacts, SelfTest]):
+    """Shows a self-test."""
+
+    def about(self, facts: SelfTestFacts) -> str:
+        return facts.device
+
+    def print(
+        self, facts: SelfTestFacts, found: SelfTest, console: Console, runs: Sequence[RunRecord], *, whole: bool
+    ) -> None:
+        print_selftest(found, confusion(found.cases), console)
+
+    def sentence(self, found: SelfTest) -> str:
+        return f"{fmt.percent(found.accuracy_fraction)} of {found.num_clear_cases} verdicts right"

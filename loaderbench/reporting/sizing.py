@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from loaderbench.recording.model_size import BatchFigures, FeedFacts, SizeBound, Sizing, StoppedBy, Supply
-from loaderbench.recording.record import Estimate
+from loaderbench.recording.model_size import BatchFigures, FeedFacts, SizeBound, SizeFacts, Sizing, StoppedBy, Supply
+from loaderbench.recording.record import Estimate, RunRecord
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.model_memory import memory_size
+from loaderbench.reporting.shown import Shown
+from loaderbench.reporting.sizing_figure import sizing_figure
+from loaderbench.reporting.tables import Page, Table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -307,3 +310,46 @@ def missing_lines(sizing: Sizing) -> list[str]:
 
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def sizing_page(sizing: Sizing, name: str, *, drawn: bool) -> Page:
+    """Its page in a report."""
+    columns, rows = batch_table(sizing)
+    figure = sizing_figure(sizing, name) if drawn else None
+    table = Table("Batches", tuple((title, "") for title in columns), rows, 1, " ".join(legend(sizing)))
+    found = [
+        ("Answer", answer_lines(sizing)),
+        ("What loader and storage must deliver", demand_lines(sizing)),
+        ("Not measured", missing_lines(sizing)),
+    ]
+    return Page(
+        title=f"{sizing.model}, {sizing.mode}: devices needed",
+        sentence=headline(sizing),
+        settings=settings(sizing),
+        tables=[table] if rows else [],
+        findings=[(heading, lines) for heading, lines in found if lines],
+        figures=[] if figure is None else [figure],
+    )
+
+
+class ShownSizing(Shown[SizeFacts, Sizing]):
+    """Shows a sizing study."""
+
+    is_paged = True
+
+    def about(self, facts: SizeFacts) -> str:
+        return f"{facts.model}, {facts.mode}"
+
+    def interrupted(self, facts: SizeFacts) -> bool:
+        return facts.stopped_by == "interrupted"
+
+    def page(self, found: Sizing, name: str, *, drawn: bool) -> Page:
+        return sizing_page(found, name, drawn=drawn)
+
+    def print(
+        self, facts: SizeFacts, found: Sizing, console: Console, runs: Sequence[RunRecord], *, whole: bool
+    ) -> None:
+        print_sizing(found, console)
+
+    def answer(self, found: Sizing) -> list[str]:
+        return [*answer_lines(found), *demand_lines(found)]

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from loaderbench.cases.case import Case
 from loaderbench.plain import Json, JsonObject, PlainError, field_docs, from_json, schema_of, to_json
 from loaderbench.recording.facts import Environment, Facts, Recording, Run, Segment
+from loaderbench.recording.kinds import KINDS
 from loaderbench.recording.record import RunRecord
-from loaderbench.recording.studies import KINDS
 from tests.filled import filled, same
 
 

@@ -19,11 +19,12 @@ from loaderbench.cases.case import CACHE_STATES, PRECISIONS
 from loaderbench.recording.caveats import SEVERITIES, Caveat, Reason
 from loaderbench.recording.facts import SCHEMA, Failure, ImageFailure
 from loaderbench.recording.forecast import LeftOut
+from loaderbench.recording.kinds import KINDS
 from loaderbench.recording.model_layers import LayersFacts
 from loaderbench.recording.ranks import RankedCase, RanksFacts
 from loaderbench.recording.record import Advice, AdviceCode, Bottleneck, Range, RunRecord, SlowFile, SlowFolder, Tail
 from loaderbench.recording.store import Store
-from loaderbench.recording.studies import KINDS, CompareFacts, StudyKind, StudyRecord
+from loaderbench.recording.studies import CompareFacts, StudyKind, StudyRecord
 from loaderbench.reporting import public_names, words
 from loaderbench.reporting import report as of_report
 from loaderbench.reporting.anonymous import KEYED, LEFT_OUT, RULES, Anonymous, device_name, rule_of
@@ -54,10 +55,18 @@ POISONS = (
     "emulated:h200-resnet50-train-fp32POISON", "torch.POISON.RandomSampler",
     "emulated H200 (profile h200-resnet50-train-fp32: POISON)", "2026-11-24T02:40:01 zyxPOISON",
 )  # fmt: skip
+
+
+def stored_fields() -> set[str]:
+    """Every field of text of what is stored."""
+    of_kinds = [kind for types in KINDS.values() for kind in (types.facts, types.findings)]
+    return text_fields(RunRecord, StudyRecord, *of_kinds) - {"StudyRecord.facts", "StudyRecord.findings"}
+
+
 HARDWARE = {
     "Gpu.name", "Environment.cpu_model", "DeviceFacts.name", "DeviceFigures.name", "SplitMember.name",
     "SourceFacts.device",
-    *(field for field in text_fields(RunRecord, StudyRecord) if field.endswith(".device_name")),
+    *(field for field in stored_fields() if field.endswith(".device_name")),
 }  # fmt: skip
 """Where a report keeps what a maker of hardware calls it: SECURITY.md."""
 
@@ -84,12 +93,12 @@ def test_no_field_of_anything_stored_lets_a_text_through(poison: str, monkeypatc
             anonymous = Anonymous()
             found = anonymous.record(value) if isinstance(value, RunRecord) else anonymous.study(value)
             through |= {place for place, text in texts_of(found) if "POISON" in text}
-    assert text_fields(RunRecord, StudyRecord) - filled == {"Caveat.code", "Caveat.hint"}  # a closed set
+    assert stored_fields() - filled == {"Caveat.code", "Caveat.hint", "StudyRecord.kind"}  # closed sets
     assert through - HARDWARE == set()
 
 
 def test_every_rule_is_about_something_that_is_stored() -> None:
-    fields = text_fields(RunRecord, StudyRecord)
+    fields = stored_fields()
     names = {field.partition(".")[2] for field in fields}
     of_details = {"path", "files", "folder", "name", "thread", "loader", "decoder", "device", "model"}
     assert {rule for rule in RULES if rule not in fields | names | of_details} == set()

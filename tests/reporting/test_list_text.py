@@ -20,10 +20,11 @@ from rich.text import Text
 from loaderbench.analysis.offload import offload_of
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.recording.facts import SCHEMA
+from loaderbench.recording.kinds import KINDS
 from loaderbench.recording.store import Store, StoredRun, StoredStudy
-from loaderbench.recording.studies import KINDS, CompareFacts, StudyKind, StudyRecord, SweepFacts
-from loaderbench.reporting.listed_studies import about
+from loaderbench.recording.studies import CompareFacts, StudyKind, StudyRecord, SweepFacts
 from loaderbench.reporting.listing import print_list, short_names
+from loaderbench.reporting.shown import shown_as
 from tests.filled import filled
 from tests.offload_facts import study
 
@@ -144,7 +145,7 @@ def test_every_kind_of_study_has_a_row(kind: StudyKind) -> None:
     facts = replace(facts, labels={"a": "nvme", "b": "nfs"}) if isinstance(facts, CompareFacts) else facts
     record = StudyRecord(SCHEMA, 1, "20250102-030405-006-x", kind, "2025-01-02T03:04", facts, findings)
     row = listed([], [StoredStudy(record.study_id, Path("x"), record, None)], width=1000).splitlines()[-1]
-    assert kind.replace("_", " ") in row and about(facts) in row and "Error" not in row
+    assert kind.replace("_", " ") in row and shown_as(kind).about(facts) in row and "Error" not in row
 
 
 INTERRUPTED: dict[StudyKind, dict[str, Any]] = {

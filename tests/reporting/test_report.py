@@ -507,8 +507,8 @@ def test_the_strip_of_a_run_shows_its_stamps() -> None:
         at = step * 100
         times = [at, at + 60, at + 65, at + 65, at + 60, at + 70, at + 90]
         stamps.append([*(one * 1_000_000 for one in times), 20_000_000, 64, 1000])
-    steps = np.array(stamps, dtype=np.int64)
-    assert steps.shape[1] == len(STEP_FIELDS)
+    untold = len(STEP_FIELDS) - len(stamps[0])
+    steps = np.pad(np.array(stamps, dtype=np.int64), ((0, 0), (0, untold)), constant_values=-1)
     segment = Segment(Arm.REAL, 0, 2, True, steps, None, opened_ns=0, closed_ns=600_000_000)
     counter = Series(
         "storage_read_bytes", "bytes", "counter", "x", np.array([0, 3, 6]) * 100_000_000, np.array([0.0, 3e6, 9e6])

@@ -1,0 +1,120 @@
+"""The registry: every kind of stored study in one row, and where its parts are. No other module names all kinds.
+
+Parts are named and loaded when they are asked for, so that a list of results imports what these results need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of study. A place is `module:name`, below `loaderbench`."""
+
+    facts_at: str
+    """A dataclass: what the study stores."""
+    findings_at: str
+    """A dataclass: what is concluded from the facts."""
+    judge_at: str
+    """(facts, records of its runs by their ids) → findings; a pure function. Without runs: (facts) → findings."""
+    shown_at: str
+    """A `reporting.shown.Shown`: how it is printed, listed, reported."""
+    has_runs: bool = False
+    """Whether it is judged by records of runs."""
+
+    @property
+    def facts(self) -> type[Any]:
+        return part(self.facts_at)  # type: ignore[no-any-return]
+
+    @property
+    def findings(self) -> type[Any]:
+        return part(self.findings_at)  # type: ignore[no-any-return]
+
+
+KINDS: Mapping[str, Kind] = {
+    "sweep": Kind(
+        "recording.studies:SweepFacts", "recording.studies:Sweep", "analysis.study:judge",
+        "reporting.sweep:ShownSweep", has_runs=True,
+    ),
+    "compare": Kind(
+        "recording.studies:CompareFacts", "recording.studies:Comparison", "analysis.comparison:judge",
+        "reporting.comparison:ShownComparison", has_runs=True,
+    ),
+    "tune": Kind(
+        "recording.studies:TuneFacts", "recording.studies:Tuning", "analysis.tuning:tuned",
+        "reporting.tuning:ShownTuning", has_runs=True,
+    ),
+    "selftest": Kind(
+        "recording.studies:SelfTestFacts", "recording.studies:SelfTest", "analysis.selftest:score",
+        "reporting.selftest:ShownSelfTest", has_runs=True,
+    ),
+    "precision": Kind(
+        "recording.studies:PrecisionFacts", "recording.studies:PrecisionResult",
+        "analysis.precision:compare_precisions", "reporting.precision:ShownPrecision",
+    ),
+    "model_layers": Kind(
+        "recording.model_layers:LayersFacts", "recording.model_layers:LayersResult", "analysis.model_layers:layers_of",
+        "reporting.model_layers_figures:ShownLayers",
+    ),
+    "model_size": Kind(
+        "recording.model_size:SizeFacts", "recording.model_size:Sizing", "analysis.sizing:sized",
+        "reporting.sizing:ShownSizing",
+    ),
+    "model_memory": Kind(
+        "recording.model_memory:ModelMemoryFacts", "recording.model_memory:ModelMemory",
+        "analysis.model_memory:memory_of", "reporting.model_memory_figures:ShownMemory",
+    ),
+    "model_fit": Kind(
+        "recording.model_memory:ModelFitFacts", "recording.model_memory:ModelFit", "analysis.model_memory:fit_of",
+        "reporting.model_memory:ShownFit",
+    ),
+    "model_offload": Kind(
+        "recording.offload_study:OffloadFacts", "recording.offload_study:ModelOffload", "analysis.offload:offload_of",
+        "reporting.offload:ShownOffload",
+    ),
+    "model_split": Kind(
+        "recording.model_split:SplitFacts", "recording.model_split:ModelSplit", "analysis.model_split:split_of",
+        "reporting.model_split:ShownSplit",
+    ),
+    "model_io": Kind(
+        "recording.model_io:IoFacts", "recording.model_io:ModelIo", "analysis.model_io:io_of",
+        "reporting.model_io:ShownIo",
+    ),
+    "forecast": Kind(
+        "recording.forecast:ForecastFacts", "recording.forecast:Forecast", "analysis.forecast:forecast_of",
+        "reporting.forecast:ShownForecast",
+    ),
+    "capacity": Kind(
+        "recording.capacity:CapacityFacts", "recording.capacity:Capacity", "analysis.capacity:capacity_of",
+        "reporting.capacity:ShownCapacity",
+    ),
+    "ranks": Kind(
+        "recording.ranks:RanksFacts", "recording.ranks:Ranks", "analysis.ranks:ranks_of", "reporting.ranks:ShownRanks",
+        has_runs=True,
+    ),
+}  # fmt: skip
+
+
+@cache
+def part(place: str) -> Any:
+    """What a place names."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(f"loaderbench.{module}"), name)
+
+
+def kind_of(value: object) -> str:
+    """The kind of study that these facts or findings belong to.
+
+    Raises:
+        KeyError: none.
+    """
+    place = f"{type(value).__module__.removeprefix('loaderbench.')}:{type(value).__qualname__}"
+    for name, kind in KINDS.items():
+        if place in (kind.facts_at, kind.findings_at):
+            return name
+    raise KeyError(f"no kind of study has {place}")
