@@ -39,11 +39,11 @@ def table(
     return [np.rint(np.array(one) * factor).astype(np.int64) for one in rows]
 
 
-def found(
+def facts(
     data: NDArray[np.float64], work: NDArray[np.float64] | None = None, read: NDArray[np.float64] | None = None, *,
     prep: NDArray[np.float64] | None = None, queued: NDArray[np.float64] | None = None,
     joint: bool = True, nodes: Sequence[str] | None = None, shift_s: float = 0.0, uncertainty_s: float = 1e-4,
-) -> RankedFigures:  # fmt: skip
+) -> RanksFacts:  # fmt: skip
     ranks = len(data)
     work = np.full_like(data, WORK) if work is None else work
     read = np.full_like(data, 0.002) if read is None else read
@@ -66,8 +66,12 @@ def found(
         )
         for rank in range(ranks)
     )
-    facts = RanksFacts(make_environment(), ranks, "a test", 1, (RankedCase(make_case(batch_size=4), parts),))
-    (figures,) = ranks_of(facts, {}).cases
+    return RanksFacts(make_environment(), ranks, "a test", 1, (RankedCase(make_case(batch_size=4), parts),))
+
+
+def found(*timelines: NDArray[np.float64], **more: Any) -> RankedFigures:
+    """What is said of ranks with such facts."""
+    (figures,) = ranks_of(facts(*timelines, **more), {}).cases
     return figures
 
 

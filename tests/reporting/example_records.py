@@ -38,6 +38,7 @@ from loaderbench.recording.record import (
     GapHistogram,
     GapShare,
     KernelGap,
+    NfsOperations,
     RunRecord,
     Share,
     StorageFigures,
@@ -319,6 +320,27 @@ def sweep() -> list[RunRecord]:
             )
             records.append(record)
     return [*records, ended_badly(resolution=1024, dataset="/data/photos/1024")]
+
+
+def nvme_and_nfs() -> dict[str, list[RunRecord]]:
+    """The sides of a comparison: the second storage is much slower cold, and equal warm."""
+    sides: dict[str, list[RunRecord]] = {"nvme": [], "nfs": []}
+    for cache in ("cold", "warm"):
+        for workers in (1, 32):
+            for name, records in sides.items():
+                real_ms = 300.0 if (name, cache) == ("nfs", "cold") else 70.0
+                record = measured(
+                    run_id=f"{name}-{cache}-{workers}", real_ms=real_ms, dataset=f"/{name}/512", dataset_name=name,
+                    cache=cache, workers=workers,
+                )  # fmt: skip
+                if name == "nfs":
+                    nfs = NfsOperations(
+                        operations_per_s=610.0, rtt_s=0.0052, queue_s=0.0001, exe_s=0.0054, retransmits=0.0,
+                        in_flight=3.1,
+                    )  # fmt: skip
+                    record = replace(record, storage=replace(storage_of(record), nfs=nfs))
+                records.append(record)
+    return sides
 
 
 # -- records that differ ---------------------------------------------------------------------------------

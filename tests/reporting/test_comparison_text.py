@@ -10,7 +10,6 @@ from rich.console import Console
 
 from loaderbench.analysis.comparison import compare, compare_two
 from loaderbench.recording.caveats import Reason
-from loaderbench.recording.record import NfsOperations, RunRecord
 from loaderbench.recording.studies import CompareFacts, Comparison, Needs, Parity, PredictedWorkers, Range, SideName
 from loaderbench.reporting.comparison import parity_lines, print_comparison, print_regression
 
@@ -25,24 +24,7 @@ def shown(comparison: Comparison, facts: CompareFacts = FACTS) -> list[str]:
 
 
 def study() -> Comparison:
-    """MADE UP: the second storage is much slower cold, and equal warm."""
-    sides: dict[str, list[RunRecord]] = {"nvme": [], "nfs": []}
-    for cache in ("cold", "warm"):
-        for workers in (1, 32):
-            for name, records in sides.items():
-                real_ms = 300.0 if (name, cache) == ("nfs", "cold") else 70.0
-                record = examples.measured(
-                    run_id=f"{name}-{cache}-{workers}", real_ms=real_ms, dataset=f"/{name}/512", dataset_name=name,
-                    cache=cache, workers=workers,
-                )  # fmt: skip
-                if name == "nfs":
-                    nfs = NfsOperations(
-                        operations_per_s=610.0, rtt_s=0.0052, queue_s=0.0001, exe_s=0.0054, retransmits=0.0,
-                        in_flight=3.1,
-                    )  # fmt: skip
-                    record = replace(record, storage=replace(examples.storage_of(record), nfs=nfs))
-                records.append(record)
-    return compare(sides["nvme"], sides["nfs"])
+    return compare(*examples.nvme_and_nfs().values())
 
 
 def test_the_outcome_comes_first_and_80_columns_hold_it() -> None:

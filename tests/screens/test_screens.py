@@ -1,0 +1,64 @@
+"""What every command prints, beside the files that keep it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from loaderbench.recording.studies import KINDS
+from tests.screens import golden, stored
+from tests.screens.listed import SCREENS, Kept
+
+CHANGED_WORDS = "What is printed differs from what is kept. Run `make screens` and read `git diff`:"
+CHANGED_FACTS = """A NUMBER, A UNIT OR A CODE IS NOT WHAT IT WAS. Another sentence must not do that.
+Only if it is meant: `make screens FACTS=yes`, and say in the commit why."""
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which commands run. Read only; made once for all processes that test beside each other."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    made = shared / "screens"
+    with open(shared / "screens.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            making = shared / "screens.new"
+            shutil.rmtree(making, ignore_errors=True)
+            stored.make_all(making)
+            making.rename(made)
+    return made
+
+
+@pytest.fixture(scope="session", params=SCREENS, ids=lambda screen: screen.name)
+def made(request: pytest.FixtureRequest, folder: Path) -> tuple[str, golden.Made]:
+    """Each screen, made once for its two tests."""
+    screen: Kept = request.param
+    return screen.name, screen.made(folder)
+
+
+def test_words_are_those_that_are_kept(made: tuple[str, golden.Made]) -> None:
+    name, today = made
+    differences = golden.differing(today.words, golden.WORDS)
+    assert not differences, f"{CHANGED_WORDS}\n{differences}"
+    assert golden.left_over(name, today) == set(), CHANGED_WORDS
+
+
+def test_numbers_units_and_codes_are_those_that_are_kept(made: tuple[str, golden.Made]) -> None:
+    _, today = made
+    differences = golden.differing(today.facts, golden.FACTS)
+    assert not differences, f"{CHANGED_FACTS}\n{differences}"
+
+
+def test_each_file_is_a_screen_s() -> None:
+    names = [screen.name for screen in SCREENS]
+    assert len(set(names)) == len(names)
+    assert [file for file in golden.files() if not any(golden.is_of(file, name) for name in names)] == [], "remove them"
+
+
+def test_every_kind_of_study_is_shown() -> None:
+    assert {*stored.OF_KIND, *stored.OF_RUNS} == {*KINDS}
