@@ -132,12 +132,6 @@ EMULATED = ("--device", "emulated", "--precision", "fp32", "--batch-size", "4")
 EVERY = tuple(LOOKS)
 KINDS = [*(next(iter(named)) for named in stored.OF_KIND.values()), *stored.OF_RUNS]
 """A study of each kind, by its name in the store."""
-RUNS = {
-    name: stored.run_id(number, name)
-    for names, begin in ((stored.RECORDS, 0), (stored.WATCHED, 100))
-    for number, name in enumerate(names, begin)
-}
-"""Name → id of a run in `runs`."""
 
 
 def tree(group: typer.core.TyperGroup, name: str = "") -> Iterator[tuple[str, ...]]:
@@ -174,8 +168,8 @@ def _shown() -> Iterator[Kept]:
         yield Screen(f"show/{name}", _of("studies", "show", study), EVERY if whole else ("80",), in_json=whole)
     for more in ("all", "caveats"):
         yield Screen(f"show/sweep-{more}", _of("studies", "show", stored.STUDY_IDS["sweep"], f"--{more}"))
-        yield Screen(f"show/run-{more}", _of("runs", "show", RUNS["run"], f"--{more}"), EVERY)
-    for name, run_id in RUNS.items():
+        yield Screen(f"show/run-{more}", _of("runs", "show", stored.RUN_IDS["run"], f"--{more}"), EVERY)
+    for name, run_id in stored.RUN_IDS.items():
         whole = name in ("run", "run-failed", "watched-waits")
         yield Screen(f"show/{name}", _of("runs", "show", run_id), EVERY if whole else ("80",), in_json=whole)
         if name != "run":
@@ -197,16 +191,16 @@ def _listed() -> Iterator[Kept]:
     yield Screen("analyze/measured", _of("measured", "analyze", "--all"), ("80", "colour"))
     yield Screen("analyze/older", _of("older", "analyze", "--all"), EVERY)
     yield Screen("analyze/older-diff", _of("older", "analyze", stored.OLDER, "--diff"), EVERY, in_json=True)
-    yield Screen("analyze/watched", _of("runs", "analyze", RUNS["watched-waits"]))
+    yield Screen("analyze/watched", _of("runs", "analyze", stored.RUN_IDS["watched-waits"]))
     yield Screen("analyze/studies", _of("studies", "analyze", "--all"))
     yield Screen("analyze/damaged", _of("damaged", "analyze", "--all"))
 
 
 def _compared() -> Iterator[Kept]:
-    between = RUNS["run"], RUNS["run-cold"]
+    between = stored.RUN_IDS["run"], stored.RUN_IDS["run-cold"]
     nfs, nvme = "nfs-cold-1", "nvme-cold-1"
     yield Screen("compare/runs", _of("runs", "compare", *between), EVERY, in_json=True)
-    yield Screen("compare/failed", _of("runs", "compare", RUNS["run"], RUNS["run-failed"]))
+    yield Screen("compare/failed", _of("runs", "compare", stored.RUN_IDS["run"], stored.RUN_IDS["run-failed"]))
     yield Screen("compare/other-work", _of("runs", "compare", "--baseline", *between))
     for name, before, now in (("regression", nvme, nfs), ("no-regression", nfs, nvme)):
         line = _of("studies", "compare", "--baseline", before, now, "--allow-different")
@@ -216,7 +210,7 @@ def _compared() -> Iterator[Kept]:
 
 def _others() -> Iterator[Kept]:
     yield Screen("gaps/trace", ("gaps", "trace.json"), EVERY, in_json=True)
-    yield Screen("trace/run", _of("runs", "trace", RUNS["watched-waits"], "--out", "x.json"))
+    yield Screen("trace/run", _of("runs", "trace", stored.RUN_IDS["watched-waits"], "--out", "x.json"))
     for name in ("split", "ranks", "capacity"):
         yield Screen(f"trace/{name}", _of("studies", "trace", stored.STUDY_IDS[name], "--out", "x.json"))
     yield Screen("rm/run", _of("runs", "rm", "latest"))
@@ -254,7 +248,7 @@ def _reported() -> Iterator[Kept]:
         yield Written(f"report/{folder}.csv", (*line, "--format", "csv"))
         yield Written(f"report/{folder}.md", (*line, "--format", "md"))
         yield Page(f"report/{folder}.page", line)
-    for name in KINDS:
+    for name in (*KINDS, "split-times"):
         if name not in ("precision", "selftest"):  # they have no page
             line = _of("studies", "report", stored.STUDY_IDS[name], "--out", "-")
             yield Written(f"report/{name}.md", (*line, "--format", "md"))

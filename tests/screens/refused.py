@@ -42,7 +42,6 @@ OPTIONS = [
     [*CPU, "--precision", "fp16"],
     [*CPU, "--precision", "tf32"],
     [*CPU, "--loss-scale", "128"],
-    [*CPU, "--mode", "infer", "--loss-scale", "dynamic"],
     [*CPU, "--precision", "fp16", "--loss-scale", "-2"],
     [*RUN, "--loss-scale", "128"],
     [*RUN, "--loader", "nosuch"],
@@ -108,8 +107,8 @@ OPTIONS = [
 ]
 """Wrong options, of commands that measure."""
 
-FAILED, DIED = stored.run_id(10, "run-failed"), stored.run_id(1, "died")
-STORES = [
+FAILED, DIED = stored.RUN_IDS["run-failed"], stored.run_id(1, "died")
+OTHERS = [
     ["show", "nosuch", "--results", "runs"],
     ["show", "2026", "--results", "runs"],
     ["show", "latest", "--results", "nothing"],
@@ -150,9 +149,10 @@ STORES = [
     ["nosuch"],
     ["model", "nosuch"],
     ["--nosuch"],
+    [*CPU, "--mode", "infer", "--loss-scale", "dynamic"],
 ]
-"""What is not in a folder, or is damaged there."""
-REFUSED = [*OPTIONS, *STORES]
+"""What is not in a folder, or is damaged there; commands that do not exist; two faults at once."""
+REFUSED = [*OPTIONS, *OTHERS]
 
 STOPPED = {
     MEASURES: "it would begin to measure", IMPORTS: "it would import torch", MAKES: "it would make a data set",

@@ -15,7 +15,7 @@ from pictures import write_tree
 
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.studies import judge
-from loaderbench.recording.caveats import SEVERITIES, Caveat, Reason
+from loaderbench.recording.caveats import Reason
 from loaderbench.recording.facts import SCHEMA, Failure, ImageFailure, Run, WatchedApplied, WatchedSeconds
 from loaderbench.recording.forecast import Memory
 from loaderbench.recording.model_io import CopiesFacts, IoFacts
@@ -166,9 +166,9 @@ def _rounds(*step_s: float, num: int) -> tuple[StepRound, ...]:
 
 
 SIZES = {
-    "size": SIZE,
+    "size": replace(SIZE, latency_s=None),
     "size-latency-met": replace(SIZE, percentile=99.0),
-    "size-no-latency": replace(SIZE, latency_s=None),
+    "size-percentile-not-known": SIZE,
     "size-one-device": replace(SIZE, latency_s=None, target_per_s=100.0),
     "size-latency-bound": replace(SIZE, latency_s=0.015, percentile=99.0),
     "size-latency-not-met": replace(SIZE, latency_s=0.001, percentile=99.0),
@@ -323,17 +323,6 @@ def run_id(number: int, name: str) -> str:
     return f"20260101-000000-{number:03d}-{name}"
 
 
-def heavy() -> RunRecord:
-    """A run with much to say: more advice and caveats than fit, each of them long."""
-    record = examples.measured(dataset_name="a data set with a long name", loader_options={"key": "value"})
-    verdict = examples.verdict_of(record)
-    long = "decode in threads, straight into the batch: --loader threaded --decoder libjpeg --output uint8 --workers 2"
-    advice = tuple(replace(verdict.advice[0], action=f"{long} (knee: more add less than 3 %)") for _ in range(5))
-    told = ("cold_not_proven", "witnesses_disagree", *(code for code in list(SEVERITIES)[:14]))
-    caveats = tuple(Caveat(code, message=f"{long} {code}") for code in dict.fromkeys(told) if code != "eviction_failed")
-    return replace(record, verdict=replace(verdict, advice=advice), caveats=caveats)
-
-
 def _gaps() -> RunRecord:
     by_class = {"data_stall": GapShare(1.0, 0.3), "launch": GapShare(1.0, 0.1), "other": GapShare(0.0, 0.0)}
     gap = examples.kernel_gap(by_class, total_fraction=0.4, count_per_step=31.4, p50_s=2.5e-6)
@@ -350,6 +339,11 @@ def _cold() -> RunRecord:
     verdict = examples.verdict_of(record)
     advice = (Advice("slow_files_elsewhere", "storage", details={"folder": "class a", "files": ["class a/x.jpg"]}),)
     return replace(record, storage=storage, verdict=replace(verdict, advice=(*advice, *verdict.advice)), tag="nightly")
+
+
+def _with_storage(cache: str, **figures: Any) -> RunRecord:
+    record = examples.measured(cache=cache)
+    return replace(record, storage=replace(examples.storage_of(record), **figures))
 
 
 def _verified() -> RunRecord:
@@ -382,7 +376,7 @@ def _failed() -> RunRecord:
 
 RECORDS: Mapping[str, RunRecord] = {
     "run": examples.measured(),
-    "run-heavy": heavy(),
+    "run-heavy": examples.heavy(),
     "run-bare": _bare(),
     "run-started": _started(),
     "run-gaps": _gaps(),
@@ -396,6 +390,8 @@ RECORDS: Mapping[str, RunRecord] = {
     "run-failed": _failed(),
     "run-skipped": examples.ended_badly("skipped"),
     "run-interrupted": examples.ended_badly("interrupted"),
+    "run-cold-resident": _with_storage("cold", cold_proven=True, cold_proof="residency"),
+    "run-idle": _with_storage("warm", idle_proof="local"),
 }
 """Records without facts."""
 
@@ -421,6 +417,12 @@ def _watched() -> Mapping[str, Run]:
 
 WATCHED = _watched()
 """Runs of watched scripts, with their facts."""
+RUN_IDS = {
+    name: run_id(number, name)
+    for names, begin in ((RECORDS, 0), (WATCHED, 100))
+    for number, name in enumerate(names, begin)
+}
+"""Name → id of a run in `runs`: a further one comes last and changes no other's."""
 MEASURED = tuple(sorted(one.name for one in SCHEMA1.glob("*-w[0-9]-*")))
 """The runs of `measured`."""
 OLDER = next(run for run in MEASURED if "serial" in run)
@@ -503,10 +505,10 @@ def keep_study(
 
 def make_runs(root: Path) -> None:
     """Runs alone."""
-    for number, (name, record) in enumerate(RECORDS.items()):
-        keep_record(root, replace(record, run_id=run_id(number, name)))
-    for number, (name, run) in enumerate(WATCHED.items(), 100):
-        keep_run(root, replace(run, run_id=run_id(number, name)))
+    for name, record in RECORDS.items():
+        keep_record(root, replace(record, run_id=RUN_IDS[name]))
+    for name, run in WATCHED.items():
+        keep_run(root, replace(run, run_id=RUN_IDS[name]))
 
 
 def make_studies(root: Path) -> None:
