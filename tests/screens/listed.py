@@ -130,8 +130,6 @@ class Sentences:
 
 EMULATED = ("--device", "emulated", "--precision", "fp32", "--batch-size", "4")
 EVERY = tuple(LOOKS)
-KINDS = [*(next(iter(named)) for named in stored.OF_KIND.values()), *stored.OF_RUNS]
-"""A study of each kind, by its name in the store."""
 
 
 def tree(group: typer.core.TyperGroup, name: str = "") -> Iterator[tuple[str, ...]]:
@@ -164,10 +162,11 @@ def _helps() -> Iterator[Kept]:
 
 def _shown() -> Iterator[Kept]:
     for name, study in stored.STUDY_IDS.items():
-        whole = name in KINDS
-        yield Screen(f"show/{name}", _of("studies", "show", study), EVERY if whole else ("80",), in_json=whole)
+        whole = name in stored.KINDS
+        line = _of("kinds" if whole else "variants", "show", study)
+        yield Screen(f"show/{name}", line, EVERY if whole else ("80",), in_json=whole)
     for more in ("all", "caveats"):
-        yield Screen(f"show/sweep-{more}", _of("studies", "show", stored.STUDY_IDS["sweep"], f"--{more}"))
+        yield Screen(f"show/sweep-{more}", _of("kinds", "show", stored.STUDY_IDS["sweep"], f"--{more}"))
         yield Screen(f"show/run-{more}", _of("runs", "show", stored.RUN_IDS["run"], f"--{more}"), EVERY)
     for name, run_id in stored.RUN_IDS.items():
         whole = name in ("run", "run-failed", "watched-waits")
@@ -181,18 +180,24 @@ def _shown() -> Iterator[Kept]:
 
 
 def _listed() -> Iterator[Kept]:
-    for folder in ("measured", "runs", "studies", "predictions", "damaged", "nothing"):
+    for folder in ("measured", "runs", "kinds", "predictions", "damaged", "nothing"):
         yield Screen(f"list/{folder}", _of(folder, "list"), EVERY, in_json=True)
+    yield Screen("list/variants", _of("variants", "list"))
     yield Screen("ledger/predictions", _of("predictions", "ledger", "--all"), EVERY, in_json=True)
     yield Screen("ledger/of-this-machine", _of("predictions", "ledger"))
     yield Screen("ledger/gains", _of("predictions", "ledger", "--all", "--kind", "gain"))
     yield Screen("ledger/last-two", _of("predictions", "ledger", "--all", "--last", "2"))
     yield Screen("ledger/empty", _of("runs", "ledger"), EVERY, in_json=True)
-    yield Screen("analyze/measured", _of("measured", "analyze", "--all"), ("80", "colour"))
-    yield Screen("analyze/older", _of("older", "analyze", "--all"), EVERY)
-    yield Screen("analyze/older-diff", _of("older", "analyze", stored.OLDER, "--diff"), EVERY, in_json=True)
+    yield Screen("analyze/measured", _of("measured", "analyze", "--all"))
+    yield Screen("analyze/older", _of("older", "analyze", "--all"), ("80", "piped"))
+    yield Screen(
+        "analyze/older-diff",
+        _of("older", "analyze", stored.OLDER, "--diff"),
+        ("40", "80", "120", "colour"),
+        in_json=True,
+    )
     yield Screen("analyze/watched", _of("runs", "analyze", stored.RUN_IDS["watched-waits"]))
-    yield Screen("analyze/studies", _of("studies", "analyze", "--all"))
+    yield Screen("analyze/kinds", _of("kinds", "analyze", "--all"))
     yield Screen("analyze/damaged", _of("damaged", "analyze", "--all"))
 
 
@@ -203,19 +208,19 @@ def _compared() -> Iterator[Kept]:
     yield Screen("compare/failed", _of("runs", "compare", stored.RUN_IDS["run"], stored.RUN_IDS["run-failed"]))
     yield Screen("compare/other-work", _of("runs", "compare", "--baseline", *between))
     for name, before, now in (("regression", nvme, nfs), ("no-regression", nfs, nvme)):
-        line = _of("studies", "compare", "--baseline", before, now, "--allow-different")
+        line = _of("kinds", "compare", "--baseline", before, now, "--allow-different")
         yield Screen(f"compare/{name}", line, EVERY, in_json=True)
-    yield Screen("compare/from-memory", _of("studies", "compare", "nvme-warm-1", "nfs-warm-1"))
+    yield Screen("compare/from-memory", _of("kinds", "compare", "nvme-warm-1", "nfs-warm-1"))
 
 
 def _others() -> Iterator[Kept]:
     yield Screen("gaps/trace", ("gaps", "trace.json"), EVERY, in_json=True)
     yield Screen("trace/run", _of("runs", "trace", stored.RUN_IDS["watched-waits"], "--out", "x.json"))
     for name in ("split", "ranks", "capacity"):
-        yield Screen(f"trace/{name}", _of("studies", "trace", stored.STUDY_IDS[name], "--out", "x.json"))
+        yield Screen(f"trace/{name}", _of("kinds", "trace", stored.STUDY_IDS[name], "--out", "x.json"))
     yield Screen("rm/run", _of("runs", "rm", "latest"))
-    yield Screen("rm/study", _of("studies", "rm", stored.STUDY_IDS["compare"], stored.STUDY_IDS["selftest"]))
-    yield Screen("rm/run-of-a-study", _of("studies", "rm", "nvme-warm-1"))
+    yield Screen("rm/study", _of("kinds", "rm", stored.STUDY_IDS["compare"], stored.STUDY_IDS["selftest"]))
+    yield Screen("rm/run-of-a-study", _of("kinds", "rm", "nvme-warm-1"))
     yield Screen("dry-run/run", ("run", "set/96", *EMULATED, "--workers", "2", "--dry-run"), EVERY)
     several = ("--res", "96,128", "--loader", "serial,multiprocess", "--workers", "1,2", "--duration", "10")
     yield Screen("dry-run/sweep", ("sweep", "set", *EMULATED, *several, "--dry-run"))
@@ -248,13 +253,14 @@ def _reported() -> Iterator[Kept]:
         yield Written(f"report/{folder}.csv", (*line, "--format", "csv"))
         yield Written(f"report/{folder}.md", (*line, "--format", "md"))
         yield Page(f"report/{folder}.page", line)
-    for name in (*KINDS, "split-times"):
+    for name in (*stored.KINDS, "split-times"):
         if name not in ("precision", "selftest"):  # they have no page
-            line = _of("studies", "report", stored.STUDY_IDS[name], "--out", "-")
+            folder = "kinds" if name in stored.KINDS else "variants"
+            line = _of(folder, "report", stored.STUDY_IDS[name], "--out", "-")
             yield Written(f"report/{name}.md", (*line, "--format", "md"))
             yield Page(f"report/{name}.page", line)
     given_away = [stored.STUDY_IDS[name] for name in ("sweep", "compare", "split")]
-    yield Page("report/anonymous.page", _of("studies", "report", *given_away, "--anonymous", "--out", "-"))
+    yield Page("report/anonymous.page", _of("kinds", "report", *given_away, "--anonymous", "--out", "-"))
 
 
 SCREENS: Sequence[Kept] = (*_helps(), *_shown(), *_listed(), *_compared(), *_others(), *_worded(), *_reported())

@@ -511,21 +511,6 @@ def make_runs(root: Path) -> None:
         keep_run(root, replace(run, run_id=RUN_IDS[name]))
 
 
-def make_studies(root: Path) -> None:
-    """Studies of every kind, and the runs of those that have any."""
-    for kind, named in OF_KIND.items():
-        for name, facts in named.items():
-            keep_study(root, STUDY_IDS[name], kind, facts)
-    swept, raced, (score, scored) = _sweep(), _raced(), _selftest()
-    keep_study(root, STUDY_IDS["sweep"], "sweep", SweepFacts(len(swept)), swept)
-    keep_study(root, STUDY_IDS["tune"], "tune", _tune(raced), raced)
-    keep_study(root, STUDY_IDS["selftest"], "selftest", score, scored, own=True)
-    compared = [one for side in examples.nvme_and_nfs().values() for one in side]
-    notes = (Reason("as_is_for_cold", {"path": "/mnt/nfs"}), Reason("warm_does_not_fit", {"bytes": 2 * 10**12}))
-    facts = CompareFacts({"a": "nvme", "b": "nfs"}, num_cases=8, notes=notes)
-    keep_study(root, STUDY_IDS["compare"], "compare", facts, compared)
-
-
 OF_RUNS: Mapping[StudyKind, Sequence[str]] = {
     "sweep": ("sweep",), "tune": ("tune",), "selftest": ("selftest",), "compare": ("compare",),
 }  # fmt: skip
@@ -535,6 +520,25 @@ STUDY_IDS = {
     for number, name in enumerate(named)
 }
 """Name → id. A kind has a day, so that a further study changes no other's."""
+
+
+KINDS = (*(next(iter(named)) for named in OF_KIND.values()), *(name for names in OF_RUNS.values() for name in names))
+"""A plain study of each kind, by its name."""
+
+
+def make_studies(kinds: Path, variants: Path) -> None:
+    """A study of every kind with its runs, and apart from them what else may become of studies."""
+    for kind, named in OF_KIND.items():
+        for name, facts in named.items():
+            keep_study(kinds if name in KINDS else variants, STUDY_IDS[name], kind, facts)
+    swept, raced, (score, scored) = _sweep(), _raced(), _selftest()
+    keep_study(kinds, STUDY_IDS["sweep"], "sweep", SweepFacts(len(swept)), swept)
+    keep_study(kinds, STUDY_IDS["tune"], "tune", _tune(raced), raced)
+    keep_study(kinds, STUDY_IDS["selftest"], "selftest", score, scored, own=True)
+    compared = [one for side in examples.nvme_and_nfs().values() for one in side]
+    notes = (Reason("as_is_for_cold", {"path": "/mnt/nfs"}), Reason("warm_does_not_fit", {"bytes": 2 * 10**12}))
+    facts = CompareFacts({"a": "nvme", "b": "nfs"}, num_cases=8, notes=notes)
+    keep_study(kinds, STUDY_IDS["compare"], "compare", facts, compared)
 
 
 def make_predictions(root: Path) -> None:
@@ -606,7 +610,7 @@ def make_all(folder: Path) -> None:
     with mock.patch("os.fsync"):  # nothing here need survive a power cut
         assert convert(SCHEMA1, folder / "measured") == []
         make_runs(folder / "runs")
-        make_studies(folder / "studies")
+        make_studies(folder / "kinds", folder / "variants")
         make_predictions(folder / "predictions")
         make_damaged(folder / "damaged")
         make_older(folder / "older", folder / "measured")

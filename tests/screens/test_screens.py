@@ -71,6 +71,7 @@ def test_every_kind_of_study_is_shown() -> None:
     assert {*stored.OF_KIND, *stored.OF_RUNS} == {*KINDS}
 
 
+@pytest.mark.skipif(bool(golden.WRITES), reason="the files are being written")
 def test_what_is_drawn_fits_the_terminal() -> None:
     """But for what is to be copied in one piece. What only echoes lines (`rm`, errors) leaves them to the terminal."""
     drawn = [
