@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,9 +29,19 @@ class Made:
     """What no change of words may change."""
 
 
-def differing(texts: Mapping[str, str], kind: str) -> str:
-    """How these texts differ from their files, which are written anew where that is asked for."""
-    return "".join(_differing(FOLDER / name, text, kind) for name, text in texts.items())
+def differing(name: str, texts: Mapping[str, str], kind: str) -> str:
+    """How these texts of a screen differ from its files of this kind, which are written where that is asked for."""
+    left = [file for file in files() if is_of(file, name) and kind_of(file) == kind and file not in texts]
+    return "".join([_differing(FOLDER / name, text, kind) for name, text in texts.items()]) + without(left, kind)
+
+
+def without(left: Sequence[str], kind: str) -> str:
+    """Files that nothing is shown in any more: they are removed where files of their kind are written, else named."""
+    if left and WRITES not in (FACTS, kind):
+        return "".join(f"{file}: nothing is shown there any more\n" for file in left)
+    for file in left:
+        (FOLDER / file).unlink()
+    return ""
 
 
 def _differing(path: Path, text: str, kind: str) -> str:
@@ -50,18 +60,12 @@ def _differing(path: Path, text: str, kind: str) -> str:
     return "\n".join([*lines[:MOST_LINES], *more]) + "\n"
 
 
-def left_over(name: str, made: Made) -> set[str]:
-    """Files of that screen which it has no more. They are removed where words are written anew."""
-    found = {file for file in files() if is_of(file, name)} - {*made.words, *made.facts}
-    if WRITES:
-        for file in found:
-            (FOLDER / file).unlink()
-        return set()
-    return found
-
-
 def is_of(file: str, name: str) -> bool:
     return file == name or file.startswith((f"{name}.", f"{name}/"))
+
+
+def kind_of(file: str) -> str:
+    return FACTS if file.endswith((".facts", ".json", ".csv")) else WORDS
 
 
 @cache
