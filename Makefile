@@ -16,7 +16,7 @@ ALONE   := $(BIN)/python -m pytest --reruns 2 $$(grep -rl --include='test_*.py' 
 test test-all test-beds: export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test test-all test-beds check gpu-check benchmarks report clean
+.PHONY: help setup bench test test-all test-beds screens check gpu-check benchmarks report clean
 
 help: ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -48,6 +48,9 @@ test-all: $(STAMP) ## Run every test that this machine allows
 test-beds: $(STAMP) ## Install what Debian has for the storage beds (as root) and run their tests: none may be skipped
 	$(BIN)/python -m loaderbench.selftest | sh -e
 	LOADERBENCH_REQUIRE_BEDS=1 $(BIN)/python -m pytest tests/beds
+
+screens: $(STAMP) ## Write anew what every command prints (tests/screens/golden); with FACTS=yes numbers, units and codes too
+	LOADERBENCH_SCREENS=$(if $(FACTS),facts,words) $(BIN)/python -m pytest -q -n 4 --dist worksteal tests/screens
 
 check: $(STAMP) ## Lint, type-check, and run the fast tests
 	$(BIN)/ruff check .

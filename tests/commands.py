@@ -72,11 +72,12 @@ _command_tree = cache(typer.main.get_command)
 """Made of a hundred options, and the same each time."""
 
 
-def call(*args: str | Path) -> Ended:
-    """Run `loaderbench ARGS` in this process: quicker, for commands that only read or refuse."""
+def call(*args: str | Path, stream: type[io.StringIO] = io.StringIO) -> Ended:
+    """Run `loaderbench ARGS` in this process: quicker, for commands that only read or refuse. `stream`: of what kind
+    its standard streams are."""
     handlers = {number: signal.getsignal(number) for number in INTERRUPTS}
     before, hook = sys.argv, sys.excepthook
-    out, err = io.StringIO(), io.StringIO()
+    out, err = stream(), stream()
     sys.argv = ["loaderbench", *map(str, args)]
     code: object = 0
     try:

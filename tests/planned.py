@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 LARGE = {"torch", "torchvision", "nvidia", "tensorflow", "ray", "datasets", "grain", "spdl", "litdata", "ffcv", "cv2"}
-MEASURES, IMPORTS = "measures", "imports"
+MEASURES, IMPORTS, MAKES = "measures", "imports", "makes"
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Planned:
 
     words: list[str]
     code: int | str
-    """The exit code; MEASURES: it came as far as starting a process or a script; IMPORTS: it wanted a large library."""
+    """The exit code; MEASURES: it came as far as starting a process or a script; IMPORTS: it wanted a large library;
+    MAKES: it wanted to make the data set of those who name none."""
     out: str
     err: str
     stored: list[str]
@@ -82,6 +83,10 @@ def _measures(*anything: Any, **more: Any) -> NoReturn:
     raise _Stopped(MEASURES)
 
 
+def _makes(*anything: Any, **more: Any) -> NoReturn:
+    raise _Stopped(MAKES)
+
+
 def _end(words: list[str]) -> Planned:
     from loaderbench.commands import app
     from loaderbench.interrupts import INTERRUPTS
@@ -110,11 +115,13 @@ def main() -> None:
     sys.meta_path.insert(0, _Guarded())  # type: ignore[arg-type]
     import typer.main
 
+    from loaderbench.images import manifest
     from loaderbench.running import process, supervisor
     from loaderbench.studies import watch
 
     process.Ahead._start = lambda ahead: None  # type: ignore[method-assign]
     supervisor.Child.__enter__ = _measures  # type: ignore[method-assign]
+    manifest.make_dataset = _makes
     watch.ScriptWatch.run = _measures  # type: ignore[method-assign]
     typer.main.get_command = cache(typer.main.get_command)
     print(json.dumps([asdict(_end(words)) for words in json.load(sys.stdin)]))

@@ -117,19 +117,6 @@ def test_some_kinds_alone(store: Store, here: Environment) -> None:
     assert text.startswith("No prediction of the kind fit that was measured is stored.") and "model fit" in text
 
 
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        (("--kind", "nosuch"), "--kind must be one of epoch, validation, training, gain, memory, fit, split"),
-        (("--last", "0"), "--last must be 1 or more"),
-        (("--json", "nosuch/folder/x.json"), "there is no folder nosuch/folder"),
-    ],
-)
-def test_a_wrong_request_is_refused_in_one_line(more: tuple[str, ...], says: str, store: Store) -> None:
-    ended = call("ledger", *more, "--results", store.root)
-    assert (ended.code, ended.out, len(ended.lines)) == (2, "", 1) and says in ended.err
-
-
 def test_an_empty_ledger_says_what_fills_it(store: Store) -> None:
     text = " ".join(shown(store).split())
     assert text.startswith("No prediction that was measured is stored.")

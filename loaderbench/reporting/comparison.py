@@ -354,6 +354,7 @@ class ShownComparison(Shown[CompareFacts, Comparison]):
     """Shows a comparison."""
 
     id_key = "comparison_id"
+    id_leads = True
 
     def about(self, facts: CompareFacts) -> str:
         return f"{facts.labels['a']} against {facts.labels['b']}"

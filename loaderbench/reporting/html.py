@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+from functools import cache
+from typing import TYPE_CHECKING
 
 from loaderbench import __version__
 from loaderbench.reporting import format as fmt
@@ -10,14 +12,17 @@ from loaderbench.reporting.csv import csv_rows
 from loaderbench.reporting.figures import COLOURS, Figure, svg
 from loaderbench.reporting.report import Report
 
+if TYPE_CHECKING:
+    from jinja2 import Template
+
 MOST_DETAILS = 200
 """The page has evidence, advice and figures of this many newest runs; `loaderbench show` prints the others."""
 
 
-def render_html(report: Report) -> str:
-    """The report's HTML text."""
+@cache
+def _template() -> Template:
+    """The page, compiled, which takes a tenth of a second."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
 
     environment = Environment(
         loader=PackageLoader("loaderbench.reporting"),
@@ -26,7 +31,14 @@ def render_html(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html").render(
+    return environment.get_template("report.html")
+
+
+def render_html(report: Report) -> str:
+    """The report's HTML text."""
+    from markupsafe import Markup
+
+    return _template().render(
         report=report,
         detailed=report.records[:MOST_DETAILS],
         drawings={figure.name: Markup(svg(figure)) for figure in report.figures},

@@ -24,6 +24,8 @@ class Shown(Generic[F, R]):
 
     id_key = "study_id"
     """Key of its id in `--json`."""
+    id_leads = False
+    """Whether it stands before all else there."""
     is_paged = False
     """Whether a report gives it a page of its own (`page`)."""
 

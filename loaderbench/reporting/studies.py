@@ -24,7 +24,8 @@ def as_json(facts: StudyFacts, findings: Findings, study_id: str | None = None) 
     """The output of `--json`, for the study's command and for `loaderbench show`."""
     shown = shown_as(kind_of(facts))
     named: JsonObject = {} if study_id is None else {shown.id_key: study_id}
-    return {**named, **shown.as_json(facts, findings)}
+    value = shown.as_json(facts, findings)
+    return {**named, **value} if shown.id_leads else {**value, **named}
 
 
 def print_findings(

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class ShownTuning(Shown[TuneFacts, Tuning]):
     """Shows a tuning study."""
 
+    id_leads = True
+
     def about(self, facts: TuneFacts) -> str:
         return facts.default.subject.dataset_name
 

@@ -16,6 +16,7 @@ from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.plain import JsonObject
 from loaderbench.plugins import LOADERS
+from loaderbench.recording.caveats import SEVERITIES, Caveat
 from loaderbench.recording.facts import (
     SCHEMA,
     CacheFacts,
@@ -38,6 +39,7 @@ from loaderbench.recording.record import (
     GapHistogram,
     GapShare,
     KernelGap,
+    NfsOperations,
     RunRecord,
     Share,
     StorageFigures,
@@ -282,6 +284,17 @@ def measured(
     return plain.from_json(RunRecord, plain.to_json(made))
 
 
+def heavy() -> RunRecord:
+    """A run with much to say: more advice and caveats than fit, each of them long."""
+    record = measured(dataset_name="a data set with a long name", loader_options={"key": "value"})
+    verdict = verdict_of(record)
+    long = "decode in threads, straight into the batch: --loader threaded --decoder libjpeg --output uint8 --workers 2"
+    advice = tuple(replace(verdict.advice[0], action=f"{long} (knee: more add less than 3 %)") for _ in range(5))
+    told = ("cold_not_proven", "witnesses_disagree", *(code for code in list(SEVERITIES)[:14]))
+    caveats = tuple(Caveat(code, message=f"{long} {code}") for code in dict.fromkeys(told) if code != "eviction_failed")
+    return replace(record, verdict=replace(verdict, advice=advice), caveats=caveats)
+
+
 def ended_badly(status: Status = "failed", **changes: Any) -> RunRecord:
     """A run without a single figure."""
     return RunRecord(
@@ -319,6 +332,27 @@ def sweep() -> list[RunRecord]:
             )
             records.append(record)
     return [*records, ended_badly(resolution=1024, dataset="/data/photos/1024")]
+
+
+def nvme_and_nfs() -> dict[str, list[RunRecord]]:
+    """The sides of a comparison: the second storage is much slower cold, and equal warm."""
+    sides: dict[str, list[RunRecord]] = {"nvme": [], "nfs": []}
+    for cache in ("cold", "warm"):
+        for workers in (1, 32):
+            for name, records in sides.items():
+                real_ms = 300.0 if (name, cache) == ("nfs", "cold") else 70.0
+                record = measured(
+                    run_id=f"{name}-{cache}-{workers}", real_ms=real_ms, dataset=f"/{name}/512", dataset_name=name,
+                    cache=cache, workers=workers,
+                )  # fmt: skip
+                if name == "nfs":
+                    nfs = NfsOperations(
+                        operations_per_s=610.0, rtt_s=0.0052, queue_s=0.0001, exe_s=0.0054, retransmits=0.0,
+                        in_flight=3.1,
+                    )  # fmt: skip
+                    record = replace(record, storage=replace(storage_of(record), nfs=nfs))
+                records.append(record)
+    return sides
 
 
 # -- records that differ ---------------------------------------------------------------------------------

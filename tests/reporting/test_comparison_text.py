@@ -10,9 +10,8 @@ from rich.console import Console
 
 from loaderbench.analysis.comparison import compare, compare_two
 from loaderbench.recording.caveats import Reason
-from loaderbench.recording.record import NfsOperations, RunRecord
 from loaderbench.recording.studies import CompareFacts, Comparison, Needs, Parity, PredictedWorkers, Range, SideName
-from loaderbench.reporting.comparison import parity_lines, print_comparison, print_regression
+from loaderbench.reporting.comparison import parity_lines, print_comparison
 
 LABELS: dict[SideName, str] = {"a": "nvme", "b": "nfs"}
 FACTS = CompareFacts(LABELS, num_cases=8, notes=(Reason("note", {"text": "left out"}),))
@@ -25,36 +24,7 @@ def shown(comparison: Comparison, facts: CompareFacts = FACTS) -> list[str]:
 
 
 def study() -> Comparison:
-    """MADE UP: the second storage is much slower cold, and equal warm."""
-    sides: dict[str, list[RunRecord]] = {"nvme": [], "nfs": []}
-    for cache in ("cold", "warm"):
-        for workers in (1, 32):
-            for name, records in sides.items():
-                real_ms = 300.0 if (name, cache) == ("nfs", "cold") else 70.0
-                record = examples.measured(
-                    run_id=f"{name}-{cache}-{workers}", real_ms=real_ms, dataset=f"/{name}/512", dataset_name=name,
-                    cache=cache, workers=workers,
-                )  # fmt: skip
-                if name == "nfs":
-                    nfs = NfsOperations(
-                        operations_per_s=610.0, rtt_s=0.0052, queue_s=0.0001, exe_s=0.0054, retransmits=0.0,
-                        in_flight=3.1,
-                    )  # fmt: skip
-                    record = replace(record, storage=replace(examples.storage_of(record), nfs=nfs))
-                records.append(record)
-    return compare(sides["nvme"], sides["nfs"])
-
-
-def test_the_outcome_comes_first_and_80_columns_hold_it() -> None:
-    lines = shown(study())
-    assert lines[0].startswith("nfs is slower than nvme: 0.23× (")
-    assert max(map(len, lines)) <= 80
-    text = " ".join(" ".join(lines).split())
-    assert "NFS round trip – 5.20 ms" in text
-    assert "NFS client queue – 100 µs" in text
-    assert "retransmits – 0" in text
-    assert "warm 32 914 ±2% 914 ±2% 1.00×" in text
-    assert "left out" in text
+    return compare(*examples.nvme_and_nfs().values())
 
 
 def test_parity_names_a_prediction_as_one() -> None:
@@ -95,42 +65,3 @@ def test_sides_that_were_not_measured_are_said_so() -> None:
     text = " ".join(" ".join(shown(found)).split())
     assert text.startswith("nfs and nvme cannot be compared")
     assert "nfs, as-is, 8 workers, failed: worker 3 was killed" in text
-
-
-def test_what_was_left_out_is_said_in_words() -> None:
-    notes = (
-        Reason("as_is_for_cold", {"path": "/mnt/\x1bnfs"}),
-        Reason("warm_does_not_fit", {"bytes": 2_000_000_000_000}),
-    )
-    text = " ".join(" ".join(shown(study(), replace(FACTS, notes=notes))).split())
-    assert (
-        "as-is instead of cold: that reads come from the storage cannot be proven for /mnt/\ufffdnfs (doctor)" in text
-    )
-    assert "warm is left out: memory cannot hold 2,000.0 GB; ask for it with --cache" in text
-
-
-def test_a_regression_is_one_line() -> None:
-    slower = compare_two(examples.measured(), examples.measured(real_ms=100.0), factor=[])
-    stream = io.StringIO()
-    print_regression(slower, 0.05, True, Console(file=stream, width=100))
-    print_regression(slower, 0.5, False, Console(file=stream, width=100))
-    first, second = stream.getvalue().splitlines()
-    assert first.startswith("regression: 0.70× (") and first.endswith("images/s, threshold 5% slower")
-    assert second.startswith("no regression: 0.70× (")
-
-
-def test_the_first_line_says_where_nothing_was_compared_and_how_to_measure_it() -> None:
-    sides = []
-    for name, real_ms in (("nvme", 70.0), ("nfs", 80.0)):
-        record = examples.measured(
-            run_id=name, real_ms=real_ms, dataset=f"/{name}/512", dataset_name=name, cache="warm", workers=8
-        )
-        sides.append([record])
-    found = compare(*sides)
-    text = " ".join(" ".join(shown(found)).split())
-    assert text.startswith(
-        "Nothing is said of the storages: nvme and nfs answered from memory (warm, 8 workers); measure with "
-        "--cache cold. As it was, nfs gave 0.8"
-    )
-    assert text.count("from memory") == 2  # in the table too
-    assert "slower" not in text and "Parity" not in text

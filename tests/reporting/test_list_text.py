@@ -22,7 +22,7 @@ from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.kinds import KINDS
 from loaderbench.recording.store import Store, StoredRun, StoredStudy
-from loaderbench.recording.studies import CompareFacts, StudyKind, StudyRecord, SweepFacts
+from loaderbench.recording.studies import CompareFacts, StudyKind, StudyRecord
 from loaderbench.reporting.listing import print_list, short_names
 from loaderbench.reporting.shown import shown_as
 from tests.filled import filled
@@ -105,15 +105,6 @@ def test_a_store_without_studies_is_listed_without_what_judges_them(tmp_path: Pa
     assert folder.run_id[:19] in done.stdout and done.stdout.splitlines()[-1] == "False"
 
 
-def test_a_study_tells_its_kind_its_model_its_date_and_its_answer() -> None:
-    text = listed([], [stored("20250103-090807-000-model-offload-resnet18-train-abcdef")])
-    row = text.splitlines()[-1]
-    assert row.split()[:2] == ["20250103-090807-000", "model"]
-    assert "model offload: resnet18, train" in row
-    assert "Batch 10 does not fit in 100 MiB (it needs 140 MiB);" in row and row.rstrip().endswith("…")
-    assert "images/s" not in text and "case" not in text  # no table of runs where there are none
-
-
 def test_a_run_takes_one_line_of_80_columns() -> None:
     title = "a-data-set-with-a-long-name/512 multiprocess+turbojpeg w16 b256 emulated:h200-resnet50-train-fp32"
     other = "photos/256 serial+pillow w0 b64 cpu"
@@ -128,15 +119,6 @@ def test_a_run_takes_one_line_of_80_columns() -> None:
     assert all(line.rstrip().endswith("prep") and "914 ±2%" in line for line in lines[2:5])
     assert "b64 cpu" in lines[4]  # a device of its own is named
     assert lines[5] == "device, where none is named: emulated:h200-resnet50-train-fp32"
-
-
-def test_studies_that_cannot_be_read_are_named() -> None:
-    sweep = StudyRecord(SCHEMA, 1, "20250102-study", "sweep", "2025-01-02", SweepFacts(2), None)
-    broken = StoredStudy("20250103-study", Path("y"), None, "its facts are damaged")
-    studies = [StoredStudy("20250102-study", Path("x"), sweep, None), broken]
-    lines = [line.strip() for line in listed([], studies).splitlines()]
-    assert any(line.split()[:4] == ["20250102-study", "sweep:", "2", "cases"] for line in lines)
-    assert lines[lines.index("Without a result") + 1] == "20250103-study: its facts are damaged"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -171,10 +153,6 @@ def test_a_study_that_was_interrupted_is_listed_so(kind: StudyKind) -> None:
         return listed([], [StoredStudy(record.study_id, Path("x"), record, None)], width=1000).splitlines()[-1]
 
     assert "interrupted: " in row(replace(facts, **INTERRUPTED[kind]))
-
-
-def test_an_empty_store_says_what_to_do() -> None:
-    assert "no runs stored" in listed([])
 
 
 def test_latest_is_the_newest_of_runs_and_studies(tmp_path: Path) -> None:

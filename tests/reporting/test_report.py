@@ -452,21 +452,6 @@ def test_gaps_are_counted_in_lengths_that_can_be_read() -> None:
     }  # fmt: skip
 
 
-def test_a_whole_store_makes_a_report(stored_results: Path) -> None:
-    store = Store(stored_results)
-    report = read_report(store)
-    assert len(report.records) > 10 and any(part.study is None for part in report.parts)
-    assert {"-timeline", "-causes", "-rates"} <= {figure.name[figure.name.index("-") :] for figure in report.figures}
-    text = render_markdown(report)
-    assert all(part.sentence.split(":")[0] in text.replace("\\", "") for part in report.parts)
-    assert "None" not in text
-
-
-def test_nothing_to_report_is_said_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no finished run"):
-        read_report(Store(tmp_path))
-
-
 def test_figures_are_written_as_files_that_programs_open(tmp_path: Path) -> None:
     report = read_report(with_comparison(tmp_path / "results"))
     for figure in report.figures:

@@ -12,10 +12,9 @@ import example_records as examples
 import pytest
 from rich.console import Console
 
-from loaderbench.recording.caveats import SEVERITIES, Caveat
-from loaderbench.recording.record import GapShare, RunRecord
+from loaderbench.recording.record import GapShare
 from loaderbench.recording.store import StoredRun
-from loaderbench.reporting import listing, terminal, words
+from loaderbench.reporting import listing, terminal
 
 
 def shown(draw: Any, *args: Any, width: int = 80, whole: bool = False, **console: Any) -> str:
@@ -25,43 +24,9 @@ def shown(draw: Any, *args: Any, width: int = 80, whole: bool = False, **console
     return stream.getvalue()
 
 
-def test_a_run_begins_with_its_verdict_and_fits_80_columns() -> None:
-    record = examples.measured()
-    text = shown(terminal.print_run, record)
-    lines = text.splitlines()
-    assert lines[0].startswith(f"prep: {examples.verdict_of(record).summary}")
-    assert max(map(len, lines)) <= 80
-    for expected in (
-        "914 ± 18 images/s",
-        "p95 79.8 ms",
-        "46 %",
-        "emulated H200",
-        "1.60× (1.44–1.76)",
-        record.run_id,
-    ):
-        assert expected in text
-    joined = " ".join(text.split())
-    assert all(caveat.code in joined for caveat in record.caveats)  # no more than there is room for
-    assert "(in words: loaderbench show RUN --caveats)" in joined
-    joined = " ".join(shown(terminal.print_run, record, whole=True).split())
-    assert all(words.sentence(caveat) in joined for caveat in record.caveats)
-    assert "in this made-up example: run `loaderbench selftest`" in joined  # what to do about it
-
-
-def heavy() -> RunRecord:
-    """A run with much to say: more advice and caveats than fit, each of them long."""
-    record = examples.measured(dataset_name="a data set with a long name", loader_options={"key": "value"})
-    verdict = examples.verdict_of(record)
-    long = "decode in threads, straight into the batch: --loader threaded --decoder libjpeg --output uint8 --workers 2"
-    advice = tuple(replace(verdict.advice[0], action=f"{long} (knee: more add less than 3 %)") for _ in range(5))
-    told = ("cold_not_proven", "witnesses_disagree", *(code for code in list(SEVERITIES)[:14]))
-    caveats = tuple(Caveat(code, message=f"{long} {code}") for code in dict.fromkeys(told) if code != "eviction_failed")
-    return replace(record, verdict=replace(verdict, advice=advice), caveats=caveats)
-
-
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_run_fits_one_screen_however_much_there_is_to_say(width: int) -> None:
-    record = heavy()
+    record = examples.heavy()
     lines = shown(terminal.print_run, record, width=width).splitlines()
     assert len(lines) <= 40 and max(map(len, lines)) <= width
     text = " ".join(" ".join(lines).split())
@@ -95,54 +60,6 @@ def test_what_was_not_measured_is_never_zero() -> None:
         (line,) = (line for line in lines if line.startswith(f"{name} "))
         assert line.split("  ")[-1].strip() == "not measured" or line.rstrip().endswith("not measured"), line
         assert "0" not in line
-
-
-def test_what_came_before_the_first_round_is_shown_with_its_times() -> None:
-    record = examples.measured()
-    assert "start" not in shown(terminal.print_run, record, whole=True).split()
-    told = replace(record, start_s={"imports": 2.13, "ranks": 0.0, "device": 9.04, "first_step": 0.4})
-    joined = " ".join(shown(terminal.print_run, told, whole=True).split())
-    assert "start imports 2.13 s · device 9.04 s · first step 400 ms" in joined
-    assert "imports" not in shown(terminal.print_run, told)
-
-
-def test_kernel_gaps_are_shown_by_what_the_device_waited_for() -> None:
-    record = examples.measured()
-    assert "kernel gaps   not measured" in shown(terminal.print_run, record, whole=True)
-    by_class = {"data_stall": GapShare(1.0, 0.3), "launch": GapShare(1.0, 0.1), "other": GapShare(0.0, 0.0)}
-    gap = examples.kernel_gap(by_class, total_fraction=0.4, count_per_step=31.4, p50_s=2.5e-6)
-    record = examples.with_gaps(record, gap)
-    joined = " ".join(shown(terminal.print_run, record, whole=True).split())
-    assert "40.0 % of the step in 31 gaps · data_stall 30.0 % · launch 10.0 % · half of them below 2.50 µs" in joined
-    assert "other" not in joined
-
-
-def test_a_storage_that_provably_had_nothing_to_do_says_so() -> None:
-    record = examples.measured(cache="warm")
-    idle = replace(examples.storage_of(record), idle_proof="local")
-    text = " ".join(shown(terminal.print_run, replace(record, storage=idle), whole=True).split())
-    assert " proven " in text and "nothing to do, proven" in text
-    assert "proven" not in shown(terminal.print_run, record, whole=True)
-
-
-def test_cold_says_by_what_it_is_proven() -> None:
-    record = examples.measured(cache="cold")
-    for proof in ("bytes", "residency"):
-        storage = replace(examples.storage_of(record), cold_proven=True, cold_proof=proof)
-        assert f"cold proven by {proof}" in shown(terminal.print_run, replace(record, storage=storage), whole=True)
-
-
-def test_the_verdict_is_not_said_twice() -> None:
-    record = examples.summed_up(
-        examples.measured(bottleneck="mixed"), "Mixed: storage and prep bound this run together."
-    )
-    assert shown(terminal.print_run, record).startswith("Mixed: storage and prep")
-
-
-def test_a_failed_run_says_why() -> None:
-    text = shown(terminal.print_run, examples.ended_badly())
-    assert text.startswith("failed: worker 3 was killed by signal 9")
-    assert "throughput" not in text
 
 
 def test_the_table_has_a_row_per_run_in_80_columns() -> None:
@@ -189,23 +106,6 @@ def test_names_print_as_text(name: str) -> None:
         assert "\x1b[31m" not in text
 
 
-def test_advice_that_was_run_shows_what_it_gave() -> None:
-    record = examples.measured()
-    verdict = examples.verdict_of(record)
-    first, second = verdict.advice
-    advice = (
-        replace(first, verified=True, measured_speedup=examples.estimate(1.28)),
-        replace(second, verified=True, not_verified="no complete step within a turn"),
-    )
-    brief = " ".join(shown(terminal.print_run, replace(record, verdict=replace(verdict, advice=advice))).split())
-    assert "predicted: 1.60× (1.44–1.76), measured: 1.28× (1.25–1.31)" in brief
-    assert "not run: no complete step within a turn" in brief
-    text = shown(terminal.print_run, replace(record, verdict=replace(verdict, advice=advice)), whole=True)
-    (line,) = (line for line in text.splitlines() if line.startswith("1. decoder=turbojpeg"))
-    assert line.split()[-1] == "+25%"
-    assert "2. not run: no complete step within a turn" in text
-
-
 def test_nothing_to_show_says_so() -> None:
     assert "no runs" in shown(listing.print_list, [])
     assert "no runs" in shown(terminal.print_table, [])
@@ -245,12 +145,3 @@ def test_no_color_is_respected_on_a_terminal(monkeypatch: pytest.MonkeyPatch) ->
 def test_importing_the_terminal_report_imports_no_rich() -> None:
     code = "import sys, loaderbench.reporting.terminal; sys.exit(bool({'torch', 'rich'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_memory_is_what_the_loader_s_own_workers_hold() -> None:
-    # given 2.90 GB of resident sets, of which the workers' own memory is 0.41 GB
-    record = examples.measured()
-    assert record.cpu is not None
-    known = replace(record, cpu=replace(record.cpu, workers_pss_bytes=410e6))
-    assert "workers hold 410 MB" in shown(terminal.print_run, known, whole=True)
-    assert "workers hold" not in shown(terminal.print_run, record, whole=True)

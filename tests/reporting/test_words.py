@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
-import example_records as examples
 import pytest
 
 import loaderbench
@@ -36,6 +35,7 @@ from loaderbench.reporting import format as fmt
 from loaderbench.reporting import watched_words, words
 from loaderbench.reporting.evidence import leading_evidence
 from tests.made import make_estimate
+from tests.reporting import example_records as examples
 
 PACKAGE = Path(loaderbench.__file__).parent
 Details = dict[str, Json]

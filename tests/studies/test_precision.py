@@ -21,9 +21,9 @@ from rich.console import Console
 from loaderbench import plain
 from loaderbench.devices.select import num_visible_gpus
 from loaderbench.errors import ConfigError
-from loaderbench.recording.facts import Failure, MemoryFacts, OptimizerFacts, WorkloadFacts
+from loaderbench.recording.facts import Failure
 from loaderbench.recording.store import Store
-from loaderbench.recording.studies import NumberFacts, PrecisionFacts, PrecisionResult, TimingFacts
+from loaderbench.recording.studies import NumberFacts, PrecisionFacts, PrecisionResult
 from loaderbench.reporting.precision import print_precision
 from loaderbench.running.jobs.precision import follow_steps
 from loaderbench.running.jobs.table import Examined, ExamineRequest, Job, StepsRequest
@@ -33,10 +33,11 @@ from loaderbench.studies.precision import PrecisionStudy
 from loaderbench.studies.precision_plan import PrecisionPlan, PrecisionRequest, plan_precision
 from tests.filled import same
 from tests.made import make_device
+from tests.precision_facts import MODEL, numbers, timing
 from tests.studies.kept import assert_kept
 
 NUM_STEPS = 6
-MODEL, NUM_PARAMETERS = "shufflenet_v2_x0_5", 1_366_792  # torchvision's table
+NUM_PARAMETERS = 1_366_792  # torchvision's table
 
 
 def plan(**changes: Any) -> PrecisionPlan:
@@ -186,17 +187,6 @@ class FakeChild:
         if isinstance(answer, BaseException):
             raise answer
         return answer
-
-
-def timing(*, step_s: float, num_bytes: int) -> TimingFacts:
-    memory = MemoryFacts(num_bytes, num_bytes, None, num_bytes, {})
-    optimizer = OptimizerFacts("SGD", 0.1, 0.9, 1e-4, fused=False, loss_scale=1.0)
-    workload = WorkloadFacts(MODEL, "train", "made up", optimizer=optimizer)
-    return TimingFacts(np.array([step_s, step_s]), memory, workload)
-
-
-def numbers(loss: list[float], gradient_norm: list[float]) -> NumberFacts:
-    return NumberFacts(np.array(loss), np.array(gradient_norm))
 
 
 def failed(message: str, kind: str = "CaseFailed") -> JobFailed:
