@@ -37,7 +37,7 @@ from loaderbench.commands import (
     tune,
     watch,
 )
-from loaderbench.commands.command import Command, help_alone
+from loaderbench.commands.command import Command, help_alone, missing_argument
 from loaderbench.commands.terminal import echo, show_crash
 from loaderbench.errors import LoaderbenchError
 from loaderbench.lacking import NO_THREAD, memory_for
@@ -145,7 +145,7 @@ def main() -> None:
         _check_threads()
         code: Any = app(standalone_mode=False)
     except typer.TyperException as error:
-        code, message = error.exit_code, error.format_message()
+        code, message = error.exit_code, missing_argument(error) or error.format_message()
     except LoaderbenchError as error:
         code, message = error.exit_code, error
     except SystemExit as stop:

@@ -18,6 +18,18 @@ def help_alone(context: typer.Context) -> None:
         write_out(f"{context.get_help()}\n".encode(), "-")
 
 
+def missing_argument(error: Exception) -> str | None:
+    """What a command needs that was typed without it, by the help of the argument or option; None: the error is another
+    one."""
+    wanted = getattr(error, "param", None)
+    if type(error).__name__ != "MissingParameter" or wanted is None or not wanted.help:
+        return None
+    is_option = wanted.param_type_name == "option"
+    name = wanted.opts[0] if is_option else wanted.metavar or wanted.name.upper()
+    command = error.ctx.command_path  # type: ignore[attr-defined]
+    return f"`{command}` needs {name}: {wanted.help[0].lower()}{wanted.help[1:]}"
+
+
 class Command(TyperCommand):
     """A command that takes no empty text: as a path it would mean the current folder, as a name any of them."""
 
