@@ -38,7 +38,7 @@ MLPERF_FEW = (
     "that benchmark (--steps 500 gives the steps)."
 )
 MLPERF_MANY = "Its rules want a data set of 5 times the memory as well: these figures are no results of that benchmark."
-PROVEN_COLD = "before each measurement the files were evicted from the page cache, and a sample of them was not in it"
+PROVEN_COLD = "before each measurement the files were evicted from the page cache, and none of a sample was in it"
 
 
 def print_capacity(found: Capacity, console: Console | None = None) -> None:
