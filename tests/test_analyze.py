@@ -148,7 +148,7 @@ def test_a_changed_figure_is_found(results: Path) -> None:
     )
     ended = analyze(results, folder.name, "--diff")
     assert (ended.code, ended.err) == (1, "")
-    assert "1 value differ" in unwrapped(ended) and "the facts, the record or the code were changed" in unwrapped(ended)
+    assert "1 value differ" in unwrapped(ended) and "the facts, the record or the code changed" in unwrapped(ended)
     assert f"throughput.value: 98765.4321 → {before['throughput']['value']}" in unwrapped(ended)
     # without --diff the places are not told, but that there are some
     assert "98765.4321" not in analyze(results, folder.name).out
@@ -198,7 +198,7 @@ def test_the_last_digits_are_another_processor_s(results: Path) -> None:
     rate = json.loads((folder / "run.json").read_bytes())["throughput"]
     change_record(folder, throughput={**rate, "value": rate["value"] * (1 + 1e-12)})
     ended = analyze(results, folder.name)
-    assert ended.code == 0 and "but for the last digits of 1 values" in unwrapped(ended)
+    assert ended.code == 0 and "except the last digits of 1 values" in unwrapped(ended)
     code, (entry,) = as_json(results, folder.name)
     assert (code, entry["reproduced"], entry["only_rounding"]) == (0, False, True)
     # ten times what rounding may make is no rounding

@@ -35,7 +35,7 @@ def print_again(found: Sequence[Again], console: Console, *, diff: bool, single:
         same = sum(one.problem is None and not one.differences for one in found)
         text = f"{same} of {len(found)} are reproduced exactly by rules {RULES_VERSION}"
         if rounded := sum(bool(one.differences) and one.only_rounding for one in found):
-            text += f"; {rounded} differ in the last digits alone"
+            text += f"; {rounded} differ only in the last digits"
         if other := sum(bool(one.differences) and not one.only_rounding for one in found):
             text += f"; {other} differ{'' if diff else ' (--diff shows where)'}"
         if broken := sum(one.problem is not None for one in found):
@@ -50,10 +50,10 @@ def _outcome(one: Again) -> str:
     if not one.differences:
         return f"reproduced exactly by {rules}"
     if one.only_rounding:
-        return f"reproduced by {rules} but for the last digits of {len(one.differences)} values"
+        return f"reproduced by {rules} except the last digits of {len(one.differences)} values"
     values = f"{len(one.differences)} value{'s' * (len(one.differences) != 1)}"
     if one.same_rules:
-        return f"{values} differ by the same rules: the facts, the record or the code were changed"
+        return f"{values} differ under the same rules: the facts, the record or the code changed"
     return f"{values} differ by {rules}"
 
 

@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 STOP_WORDS: Mapping[Stop, str] = {
     "storage_bandwidth": "the storage's bandwidth",
     "storage_latency": "the storage's latency",
-    "client_cpu": "this machine's processors",
+    "client_cpu": "this machine's CPUs",
     "barrier": "the barrier",
 }
 COLUMNS = ("ranks", "AU", "95 %", "least", "images/s", "storage", "CPUs", "data", "barrier", "MLPerf")
 NOTE = (
-    "AU: time that the devices need for their steps ÷ time that passed, mean over the ranks; least: of one rank. "
-    "Storage, CPUs: used part of the ceiling and of the processors. Data, barrier: part of the time in which a device "
-    "waits for its own batch, and at the collective for the last rank."
+    "AU: time that the devices need for their steps ÷ elapsed time, mean over the ranks. Least: AU of the lowest rank. "
+    "Storage, CPUs: the used share of the storage's ceiling and of the CPUs. Data, barrier: the share of the time in "
+    "which a device waits for its own batch, and in which it waits at the collective for the last rank."
 )
 MLPERF = (
-    "MLPerf: total compute time ÷ total running time by the rule of MLPerf Storage: of every step but the first, "
-    "so that the filling of the pipeline, which ours leaves out, is in it; it is one figure without an interval."
+    "MLPerf: total compute time ÷ total running time by the rule of MLPerf Storage. It counts every step except the "
+    "first and so includes filling the pipeline, which our AU leaves out. It is one figure without an interval."
 )
 MLPERF_FEW = (
     "Its rules want at least 500 steps an epoch and a data set of 5 times the memory: these figures are no results of "
     "that benchmark (--steps 500 gives the steps)."
 )
 MLPERF_MANY = "Its rules want a data set of 5 times the memory as well: these figures are no results of that benchmark."
-PROVEN_COLD = "before each look the files were evicted from the page cache, and it held none of a sample"
+PROVEN_COLD = "before each measurement the files were evicted from the page cache, and none of a sample was in it"
 
 
 def print_capacity(found: Capacity, console: Console | None = None) -> None:
@@ -71,36 +71,38 @@ def settings(found: Capacity) -> list[str]:
 
 
 def headline(found: Capacity) -> str:
-    """Feeds 10 accelerators at AU ≥ 90 %; the 11th is stopped by the storage's bandwidth."""
+    """Return `It feeds 10 accelerators at AU ≥ 90 %; for one more, the limit is the storage's bandwidth.`"""
     target = fmt.percent(found.au_target_fraction)
     if found.found_ranks is None:
-        return f"How many accelerators it feeds is not known: {found.missing['found_ranks']}."
+        return f"How many accelerators it feeds is unknown: {found.missing['found_ranks']}."
     if not found.found_ranks:
         what = f"It does not feed one accelerator at AU ≥ {target}"
     else:
         noun = "accelerator" if found.found_ranks == 1 else "accelerators"
         what = f"It feeds {found.found_ranks} {noun} at AU ≥ {target}"
     if found.next_ranks is None:
-        return f"{what}, and no more were tried."
+        return f"{what}; more were not tried."
     if found.next_is_stopped_by is None:
-        return f"{what}; what stops the next is not known."
-    next_one = "one more" if found.found_ranks else "that"
-    return f"{what}; {next_one} is stopped by {STOP_WORDS[found.next_is_stopped_by]}."
+        return f"{what}; what limits the next is unknown."
+    next_one = "for one more, " if found.found_ranks else ""
+    return f"{what}; {next_one}the limit is {STOP_WORDS[found.next_is_stopped_by]}."
 
 
 def answer_lines(found: Capacity) -> list[str]:
     """The answer in sentences, the first of which says it all."""
     lines = [headline(found)]
     if found.is_open:
-        lines.append("The interval at the edge holds the target: the number may be one more or less.")
+        lines.append(
+            "The target lies within the confidence interval at the edge, so the number may be one higher or lower."
+        )
     if found.predicted_ranks is not None:
         by = min((one for one in found.bounds if one.ranks is not None), key=lambda one: one.ranks or 0)
-        lines.append(f"Predicted from one and two ranks: {found.predicted_ranks}, by {STOP_WORDS[by.by]}.")
+        lines.append(f"Predicted from one and two ranks: {found.predicted_ranks}, limited by {STOP_WORDS[by.by]}.")
     lines += _evidence(found)
     if found.failure is not None:
         lines.append(f"It ended early: {found.failure.rstrip('.')}.")
     elif found.interrupted:
-        lines.append("It did not come to its end: the looks that were finished are kept.")
+        lines.append("It was interrupted: the finished measurements are kept.")
     return lines
 
 
@@ -114,14 +116,14 @@ def _evidence(found: Capacity) -> list[str]:
         parts.append(f"{fmt.percent(point.storage_use_fraction)} of the storage's ceiling is used")
     if point.cpu_use_fraction is not None:
         own = fmt.percent(point.cpu_own_fraction)
-        parts.append(f"{fmt.percent(point.cpu_use_fraction)} of the processors' time ({own} by the ranks)")
+        parts.append(f"{fmt.percent(point.cpu_use_fraction)} of the CPU time ({own} by the ranks)")
     if point.read_fraction is not None and point.mean_read_s is not None:
         reading = f"loading is {fmt.percent(point.read_fraction)} reading ({fmt.duration(point.mean_read_s)} a file)"
         parts.append(reading)
     parts.append(f"without the barrier's waits AU {fmt.percent(point.au_without_barrier_fraction, decimals=1)}")
     lines = [f"With {point.ranks}: {', '.join(parts)}."]
     if found.also_near_its_limit is not None:
-        lines.append(f"As good as used up as well: {STOP_WORDS[found.also_near_its_limit]}.")
+        lines.append(f"Also near its limit: {STOP_WORDS[found.also_near_its_limit]}.")
     return lines
 
 
@@ -156,8 +158,8 @@ def notes(found: Capacity) -> list[tuple[str, list[str]]]:
     if found.demand_samples_per_s is not None:
         rests.append(f"one rank at AU 100 % takes {fmt.number(found.demand_samples_per_s)} images/s")
     if found.storage_samples_per_s is not None:
-        bound = "" if found.storage_bound_by is None else f", bound by {found.storage_bound_by}"
-        rests.append(f"the storage gives {fmt.plus_minus(found.storage_samples_per_s)} images/s of this size{bound}")
+        bound = "" if found.storage_bound_by is None else f", {found.storage_bound_by}-bound"
+        rests.append(f"the storage delivers {fmt.plus_minus(found.storage_samples_per_s)} images/s of this size{bound}")
     if found.cold_is_proven:
         rests.append(PROVEN_COLD)
     bounds = [
@@ -171,13 +173,13 @@ def notes(found: Capacity) -> list[tuple[str, list[str]]]:
         means = [NOTE, MLPERF, f"{MLPERF_MANY if enough else MLPERF_FEW} Steps of a rank here: {few}."]
     by_rule = [point.ranks for point in found.curve if point.mlperf.reaches_target]
     if found.found_ranks is not None and by_rule and max(by_rule) != found.found_ranks:
-        means.append(f"By that rule {max(by_rule)} would be reached: the steps at the start count there.")
+        means.append(f"By that rule it feeds {max(by_rule)}, because that rule counts the steps at the start.")
     listed = [
         ("Predicted from one and two ranks", bounds),
         ("What it rests on", rests),
         ("What it means", means),
         ("Caveats", [*found.caveats]),
-        ("Without a figure", [f"{name}: {why}" for name, why in found.missing.items()]),
+        ("Missing figures", [f"{name}: {why}" for name, why in found.missing.items()]),
     ]
     return [(heading, lines) for heading, lines in listed if lines]
 

@@ -59,8 +59,8 @@ def print_comparison(facts: CompareFacts, comparison: Comparison, console: Conso
     print_bullets(console, "Parity", [line for parity in comparison.parities for line in parity_lines(parity, labels)])
     for pair in pairs:
         _print_pair(pair, labels, console)
-    beside = f" beside {', '.join(comparison.factor)}" if comparison.factor else ""
-    print_bullets(console, f"They differ{beside} in", difference_lines(comparison, labels))
+    besides = f" other than {', '.join(comparison.factor)}" if comparison.factor else ""
+    print_bullets(console, f"Differences{besides}", difference_lines(comparison, labels))
     print_bullets(console, "Not measured", [line for pair in pairs for line in failure_lines(pair, labels)])
     print_bullets(console, "Notes", note_lines(facts))
     _print_caveats(comparison, labels, console)
@@ -88,12 +88,12 @@ def headline(comparison: Comparison, labels: Labels) -> str:
     pair = _leading(comparison)
     if outcome == "from_memory" and pair is not None:
         return _from_memory(comparison, pair, labels)
-    word = "cannot be told from" if outcome == "indistinguishable" else f"is {outcome} than"
-    unknown = "; its interval is not known: measure longer, or more rounds" if ratio.low is None else ""
+    word = "is indistinguishable from" if outcome == "indistinguishable" else f"is {outcome} than"
+    unknown = "; its confidence interval is unknown: measure longer, or use more rounds" if ratio.low is None else ""
     where = configuration(record.case.subject.cache, record.case.feed.workers)
     unsure = [] if pair is None else [labels[name] for name in SIDES if _read_from(pair, name) == "unknown"]
     if unsure and set(comparison.factor) & set(DATA_SET):
-        unknown += f"; that the images came from the storage of {' and '.join(unsure)} is not proven"
+        unknown += f"; it is not proven that the images came from the storage of {' and '.join(unsure)}"
     return f"{b} {word} {a}: {fmt.speedup(ratio)} images/s, {where}{unknown}."
 
 
@@ -112,15 +112,15 @@ def _read_from(pair: Pair, name: SideName) -> ReadFrom | None:
 
 
 def _from_memory(comparison: Comparison, pair: Pair, labels: Labels) -> str:
-    """`Nothing is said of the storages: nvme and nfs answered from memory (warm, 8 workers). …`"""
+    """Return `This does not compare the storages: nvme and nfs were read from memory (warm, 8 workers); …`"""
     sides = " and ".join(labels[name] for name in SIDES if _read_from(pair, name) == "memory")
     how = "measure with --cache cold"
     if pair.cache == "cold":
-        how = "cold was asked for, but pages stayed or came back: see its caveats and `loaderbench doctor`"
+        how = "although the run is cold, pages stayed or came back: see its caveats and `loaderbench doctor`"
     where, ratio = configuration(pair.cache, pair.workers), fmt.speedup(comparison.ratio)
     return (
-        f"Nothing is said of the storages: {sides} answered from memory ({where}); {how}. As it was, {labels['b']} "
-        f"gave {ratio} the images/s of {labels['a']}."
+        f"This does not compare the storages: {sides} answered from memory ({where}); {how}. In these runs, "
+        f"{labels['b']} gave {ratio} the images/s of {labels['a']}."
     )
 
 
@@ -167,8 +167,9 @@ def parity_lines(parity: Parity, labels: Labels) -> list[str]:
     if parity.basis == "measured":
         return [f"{cache}: {b} reaches {goal}, with {_workers(parity.workers or 0)} (measured)"]
     if parity.basis == "undetermined":
-        perhaps = f"perhaps with {_workers(parity.workers or 0)}, the intervals overlap: measure longer, or more rounds"
-        return [f"{cache}: {b} reaches {goal}, {perhaps}"]
+        perhaps = f"perhaps with {_workers(parity.workers or 0)}"
+        longer = "the intervals overlap: measure longer, or use more rounds"
+        return [f"{cache}: {b} reaches {goal}, {perhaps}, but {longer}"]
     expected, predicted = "", parity.predicted
     if predicted is not None:
         rate = predicted.samples_per_s
@@ -188,13 +189,13 @@ def _needs(needs: Needs, label: str) -> list[str]:
     lines = []
     enough = needs.bytes_per_s is not None and (needs.gives_bytes_per_s or 0.0) >= needs.bytes_per_s
     if needs.bytes_per_s is not None and not enough:  # else it lacks no rate
-        gives = "what it gives was not measured"
+        gives = "what it delivers was not measured"
         if needs.gives_bytes_per_s is not None:
             bound = f", {needs.bound_by}-bound" if needs.bound_by else ""
             least = "at least " if needs.gives_still_rising else ""
             rate = needs.gives or Range(needs.gives_bytes_per_s, None, None)
-            gives = f"it gives {least}{fmt.bytes_rate(rate.value, rate.low, rate.high)}{bound}"
-        lines.append(f"for that {label} needs {fmt.size(needs.bytes_per_s, '/s')}; {gives}")
+            gives = f"it delivers {least}{fmt.bytes_rate(rate.value, rate.low, rate.high)}{bound}"
+        lines.append(f"to get there, {label} needs {fmt.size(needs.bytes_per_s, '/s')}; {gives}")
     if needs.takes_file_read_s is not None:
         allowed = needs.file_read_s
         limit = f"at most {fmt.duration(allowed)}" if allowed is not None else "no time at all"
@@ -335,8 +336,8 @@ def unlike_line(baseline: str, run: str, differs: Sequence[Difference]) -> str:
     """Why a run is not held against a baseline: `… did other work: resolution 256 there, 512 here …`"""
     fields = ", ".join(f"{one.field} {fmt.clean(one.a)} there, {fmt.clean(one.b)} here" for one in differs)
     return (
-        f"the baseline {baseline} did other work than {run}: {fields}; measure the same (loader, workers and decoder "
-        "may differ), or insist with --allow-different"
+        f"the baseline {baseline} did different work from {run}: {fields}. Measure the same work (loader, workers and "
+        "decoder may differ), or use --allow-different"
     )
 
 

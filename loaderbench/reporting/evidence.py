@@ -12,11 +12,11 @@ from loaderbench.reporting.words import of_single_files, others_of
 MOST = 3
 """Lines of evidence on a run's screen."""
 ALONE = {
-    "storage": "the storage by itself",
-    "prep": "CPU preparation by itself",
-    "loader": "the loader by itself",
-    "transfer": "the copy by itself",
-    "issue": "launching by itself",
+    "storage": "the storage alone",
+    "prep": "CPU preparation alone",
+    "loader": "the loader alone",
+    "transfer": "the copy alone",
+    "issue": "launching alone",
 }
 
 
@@ -42,14 +42,14 @@ def _kind(record: RunRecord) -> str | None:
 
 
 def _alone(record: RunRecord) -> str | None:
-    """The slowest stage when it works alone, beside what the device takes."""
+    """Compare the slowest stage, when it works alone, with what the device takes."""
     known = {name: rate.value for name, rate in (record.capacities or {}).items() if rate is not None}
     device = known.pop("device", None)
     if not known or device is None:
         return None
     slowest = min(known, key=lambda name: known[name])
     gives, takes = fmt.number(known[slowest]), fmt.number(device)
-    return f"{ALONE.get(slowest, slowest)} gives {gives} images/s, the device takes {takes}"
+    return f"{ALONE.get(slowest, slowest)} delivers {gives} images/s, the device takes {takes}"
 
 
 def _waits(record: RunRecord) -> str | None:
@@ -62,7 +62,7 @@ def _waits(record: RunRecord) -> str | None:
 
 def _fed(record: RunRecord) -> str | None:
     fed = record.accelerator_utilization_fraction
-    return None if fed is None else f"with data always ready a step would take {fmt.percent(fed)} of its time"
+    return None if fed is None else f"with data always ready, a step would take {fmt.percent(fed)} of its time"
 
 
 def _per_image(record: RunRecord) -> str | None:
@@ -75,15 +75,15 @@ def _per_image(record: RunRecord) -> str | None:
 def _processors(record: RunRecord) -> str | None:
     seen = record.contention
     if seen is not None:
-        told = [f"{name} {fmt.number(cores, 2)}" for name, cores in others_of(seen).items()]
-        waits = f"the run uses {fmt.number(seen.own, 2)} of {seen.cpus} processors and waits for {seen.queued:.2f} more"
-        return "; ".join([waits, *told])
+        others = [f"{name} use {fmt.number(cores, 2)}" for name, cores in others_of(seen).items()]
+        own = f"the run uses {fmt.number(seen.own, 2)} of {seen.cpus} CPUs"
+        return "; ".join([f"{own}; {seen.queued:.2f} threads wait in the run queue", *others])
     waited = next((one.details.get("fraction") for one in record.caveats if one.code == "cpu_contention"), None)
     busy = None if record.cpu is None else record.cpu.busy_fraction
     if not isinstance(waited, float):
-        return None if busy is None else f"the processors are {fmt.percent(busy)} busy"
-    busy_too = "" if busy is None else f"; the processors are {fmt.percent(busy)} busy"
-    return f"workers had work but no processor for {fmt.percent(waited)} of their time{busy_too}"
+        return None if busy is None else f"the CPUs are {fmt.percent(busy)} busy"
+    busy_too = "" if busy is None else f"; the CPUs are {fmt.percent(busy)} busy"
+    return f"workers were runnable but waited for a CPU {fmt.percent(waited)} of their time{busy_too}"
 
 
 def _storage(record: RunRecord) -> str | None:
@@ -93,7 +93,7 @@ def _storage(record: RunRecord) -> str | None:
     found, needs = storage.ceiling, storage.bandwidth_bytes_per_s
     rate = found.bytes_per_s
     readers = "1 reader" if found.readers == 1 else f"{found.readers} readers"
-    gives = f"the storage gives {fmt.bytes_rate(rate.value, rate.low, rate.high)} to {readers}"
+    gives = f"the storage delivers {fmt.bytes_rate(rate.value, rate.low, rate.high)} to {readers}"
     return gives if needs is None else f"{gives}; this run read {fmt.size(needs, '/s')}"
 
 
@@ -103,7 +103,7 @@ def _copy(record: RunRecord) -> str | None:
         return None
     exposed, whole = fmt.duration(copy.exposed_s), fmt.duration(copy.copy_s)
     return (
-        f"the copy lengthens a step by {exposed} of its {whole}: {fmt.size(copy.bytes_per_step)} at "
+        f"the copy takes {whole} and lengthens a step by {exposed}: {fmt.size(copy.bytes_per_step)} at "
         f"{fmt.size(copy.link_bytes_per_s, '/s')}"
     )
 

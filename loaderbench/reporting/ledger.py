@@ -40,8 +40,8 @@ ENTRY_COLUMNS = ("when", "kind", "what", "predicted (low – high)", "measured",
 DAY_WIDTH, WIDE = 10, 100
 """Letters of a date, behind which its time goes on a line of its own where the terminal has fewer than so many."""
 NOTE = (
-    "Error: measured ÷ predicted − 1. Median and 90 % are of its size; bias is its median with the sign. Held: the "
-    "measured value lies within the prediction's own interval; – where the prediction has none."
+    "Error: measured ÷ predicted − 1. Median and 90 % ignore its sign; bias is the median with the sign. Held: the "
+    "measured value lies within the predicted interval; – if the prediction has no interval."
 )
 
 
@@ -77,8 +77,8 @@ def empty_sentence(kinds: Sequence[LedgerKind], *, is_elsewhere: bool) -> str:
         makers.setdefault(FILLED_BY[kind], []).append(MEANS[kind])
     lines = [f"`loaderbench {maker}` ({', '.join(what)})" for maker, what in makers.items()]
     of = f" of the kind {' or '.join(kinds)}" if kinds else ""
-    where = " of this machine" if is_elsewhere else ""
-    return f"No prediction{of} that was measured is stored{where}. To predict and measure: {'; '.join(lines)}."
+    where = " for this machine" if is_elsewhere else ""
+    return f"No measured prediction{of} is stored{where}. To predict and measure: {'; '.join(lines)}."
 
 
 def left_out(ledger: Ledger, last: int) -> list[str]:

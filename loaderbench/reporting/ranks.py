@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 LATE_WORDS: Mapping[LateBy, str] = {
     "reading": "reading its files",
     "preparing": "preparing its batches",
-    "processors": "waiting for processors that others use",
+    "processors": "waiting for CPUs that others use",
     "data": "its batches",
     "device": "its device (copying, issuing or computing)",
 }
 SCRIPT_COLUMNS = ("rank", "node", "samples/s", "data", "late by", "last", "AU", "limited by")
 SCRIPT_NOTE = (
-    "Data: how long a rank waits for its own batches; late by: against the mean of the ranks; last: of the "
-    "steps, those in which its batch clearly came last. Not told: what a rank computes before it meets the others "
-    "in a collective. A rank that computes longer makes the steps of all longer, and is not named."
+    "Data: how long a rank waits for its own batches. Late by: compared with the mean of the ranks. Last: share of "
+    "the steps in which its batch clearly came last. The compute time of each rank before a collective is unknown: a "
+    "rank that computes longer slows the steps of all ranks, and is not named."
 )
 COLUMNS = ("rank", "node", "images/s", "step", "data", "late by", "last", "AU", "limited by", "clock")
 NOTE = (
-    "Images/s: of the rank by itself. Step: from its begin to the rank's own arrival; data: the part in which its "
-    "device waited for the batch. Late by: against the mean of the ranks; last: of the steps, those in which it "
-    "arrived last. Clock: against rank 0's, and how sure."
+    "Images/s: of the rank alone. Step: from its start until the rank itself arrives. Data: the part in which its "
+    "device waits for the batch. Late by: compared with the mean of the ranks. Last: share of the steps in which it "
+    "arrives last. Clock: offset to rank 0's clock, with its uncertainty."
 )
 MOST_ROWS = 64
 """Ranks of which a row is printed; of more, those that are late most."""
@@ -45,13 +45,13 @@ MOST_STRIPS = 32
 
 
 def late_one(part: ImbalancePart) -> str:
-    """`Rank 1 (node a) is late by reading its files.`"""
+    """Return `Rank 1 (node a) is late. The delay comes from reading its files.`"""
     by = LATE_WORDS[part.late_by]
     if part.pattern == "rotating":
-        return f"One rank after the other is late by {by}."
+        return f"The ranks are late in turn. The delay comes from {by}."
     if part.pattern == "node":
-        return f"All ranks of node {part.node} are late by {by}; rank {part.rank} most."
-    return f"Rank {part.rank} (node {part.node}) is late by {by}."
+        return f"All ranks of node {part.node} are late, rank {part.rank} most. The delay comes from {by}."
+    return f"Rank {part.rank} (node {part.node}) is late. The delay comes from {by}."
 
 
 def headline(case: RankedFigures) -> str:
@@ -63,9 +63,9 @@ def headline(case: RankedFigures) -> str:
     if verdict.limited_by == "imbalance" and verdict.part is not None and imbalance is not None:
         would = "" if imbalance.joint else " would"
         return f"The ranks{would} wait for each other {cost} of a step. {late_one(verdict.part)}"
-    even = f"The ranks are even (imbalance {cost} of a step)" if cost else "The imbalance was not measured"
+    even = f"The ranks are balanced (imbalance {cost} of a step)" if cost else "The imbalance was not measured"
     if verdict.limited_by is None:
-        return f"{even}; what limits them is not known."
+        return f"{even}; what limits them is unknown."
     return f"{even}; {verdict.limited_by} limits {verdict.agree} of {len(case.ranks)}."
 
 
@@ -73,10 +73,10 @@ def _headline_of_script(case: RankedFigures, cost: str) -> str:
     verdict = case.verdict
     if verdict.limited_by == "imbalance" and verdict.part is not None:
         return f"The ranks wait for each other's batches {cost} of a step. {late_one(verdict.part)}"
-    even = f"The ranks' batches come evenly ({cost} of a step)" if cost else "Whose batches come late is not known"
+    even = f"The ranks' batches arrive evenly ({cost} of a step)" if cost else "Which batches arrive late is unknown"
     if verdict.limited_by is None:
-        return f"{even}; what limits the ranks is not known."
-    what = {"compute": "their own step", "undetermined": "what cannot be determined"}.get(
+        return f"{even}; what limits the ranks is unknown."
+    what = {"compute": "the training step", "undetermined": "an undetermined cause"}.get(
         verdict.limited_by, verdict.limited_by
     )
     return f"{even}; {what} limits {verdict.agree} of {len(case.ranks)}."
@@ -104,14 +104,14 @@ def figure_lines(case: RankedFigures) -> list[str]:
         return _lines_of_script(case)
     if case.samples_per_s is not None:
         flow = "" if case.bytes_per_s is None else f", {fmt.size(case.bytes_per_s, '/s')} of files"
-        lines.append(f"all ranks, each by itself: {fmt.number(case.samples_per_s)} images/s{flow}")
+        lines.append(f"all ranks, each alone: {fmt.number(case.samples_per_s)} images/s{flow}")
     imbalance = case.imbalance
     if imbalance is not None and case.together_samples_per_s is not None:
         how = "measured with an all-reduce in each step" if imbalance.joint else "if each step ended with a collective"
         lines.append(f"together, {how}: {fmt.number(case.together_samples_per_s)} images/s")
         lines.append(
-            f"a step: {fmt.duration(imbalance.step_s)} until the last rank arrives, {fmt.duration(imbalance.mean_s)} "
-            f"in the mean; E[max] − mean is {_fraction_of(imbalance)} of it"
+            f"the last rank arrives after {fmt.duration(imbalance.step_s)} of a step, the mean rank after "
+            f"{fmt.duration(imbalance.mean_s)}; E[max] − mean is {_fraction_of(imbalance)} of a step"
             f" ({imbalance.num_steps:,} steps)"
         )
     return lines
@@ -130,12 +130,12 @@ def _lines_of_script(case: RankedFigures) -> list[str]:
         lines.append(f"all ranks together: {fmt.number(case.samples_per_s)} samples/s")
     if imbalance is not None:
         lines.append(
-            f"a step takes {fmt.duration(imbalance.step_s)}; if every rank waited as long as the mean of them, "
-            f"{fmt.duration(imbalance.mean_s)}: {_fraction_of(imbalance)} less "
+            f"a step takes {fmt.duration(imbalance.step_s)}. If every rank waited as long as the mean rank, it would "
+            f"take {fmt.duration(imbalance.mean_s)}: {_fraction_of(imbalance)} less "
             f"({imbalance.num_steps:,} steps)"
         )
     if case.ready_step_s is not None:
-        lines.append(f"where the batches of all ranks were there, a step took {fmt.duration(case.ready_step_s)}")
+        lines.append(f"with the batches of all ranks ready, a step took {fmt.duration(case.ready_step_s)}")
     return lines
 
 
@@ -233,7 +233,7 @@ def notes(case: RankedFigures) -> list[tuple[str, list[str]]]:
         ("All ranks", figure_lines(case)),
         ("What the imbalance is made of", part_lines(case)),
         ("What it means", [note_of(case)]),
-        ("Without a figure", [f"{name}: {why}" for name, why in case.missing.items()]),
+        ("Missing figures", [f"{name}: {why}" for name, why in case.missing.items()]),
     ]
     return [(heading, lines) for heading, lines in listed if lines]
 

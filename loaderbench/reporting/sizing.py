@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CHOSEN = "←"
 STAGES = {
     "storage": "Your storage feeds",
-    "prep": "Your processors, with the files in memory, feed",
+    "prep": "Your CPUs, with the files in memory, feed",
     "loader": "Your loader feeds",
 }
 BOUNDS: dict[SizeBound, str] = {
@@ -28,7 +28,7 @@ BOUNDS: dict[SizeBound, str] = {
     "memory": "The bound is memory",
     "latency": "The bound is latency",
 }
-NO_FILE_SIZE = "MB/s are not known: give --mean-file-bytes, --data or --run."
+NO_FILE_SIZE = "MB/s are unknown: give --mean-file-bytes, --data or --run."
 
 
 def print_sizing(sizing: Sizing, console: Console | None = None) -> None:
@@ -98,15 +98,15 @@ def legend(sizing: Sizing) -> list[str]:
     lines = []
     if is_known(sizing):
         lines.append(
-            "Nothing was measured here: the times are the constants of the emulated device's profile. It has no "
-            "spread, so no percentiles and no intervals, and it builds no model, so memory is predicted, not measured."
+            "These times were not measured: they are the constants of the emulated device's profile. They have no "
+            "spread, so no percentiles and no intervals. No model is built, so memory is predicted, not measured."
         )
         for label, source in dict.fromkeys((row.label, row.source) for row in measured):
             sizes = [str(row.batch_size) for row in measured if (row.label, row.source) == (label, source)]
             lines.append(f"Batch {_listed(sizes)}, {label}: {source}.")
         return lines
     if sizing.memory_of == "rss_growth_bytes":
-        lines.append("RSS growth: of the process's resident memory on the host, not a device's memory.")
+        lines.append("RSS growth: growth of the process's resident memory on the host, not a device's memory.")
     too_few = [one for row in measured for one in row.percentiles if one.unknown == "too_few_steps"]
     if too_few:
         needed = {one.percent: one.steps_needed for one in sorted(too_few, key=lambda one: one.percent)}
@@ -222,13 +222,13 @@ def _why(sizing: Sizing, chosen: BatchFigures) -> str:
 
 
 STOPS: dict[StoppedBy, str] = {
-    "list": "it is the largest of those asked for",
+    "list": "it is the largest one requested",
     "max_batch": "--max-batch ends there",
     "memory": "the next does not fit",
-    "no_gain": "images/s no longer grew over two doublings, beyond their intervals",
+    "no_gain": "over two doublings, images/s did not grow beyond their intervals",
     "latency": "its steps already take longer than the limit",
-    "duration": "the time for it is used up",
-    "known": "the emulated device's profile goes no further",
+    "duration": "the time ran out",
+    "known": "the emulated device's profile ends there",
     "failed": "the next failed",
     "interrupted": "it was interrupted",
 }
@@ -258,7 +258,7 @@ def demand_lines(sizing: Sizing) -> list[str]:
     if feed is None:
         return [*lines, f"No stored run was joined: {sizing.no_feed}."]
     if demand.cpus is None:
-        lines.append(f"CPUs are not known: {feed.no_cpu_s}.")
+        lines.append(f"CPUs are unknown: {feed.no_cpu_s}.")
     else:
         assert feed.cpu_s_per_sample is not None
         each = fmt.duration(feed.cpu_s_per_sample)
@@ -283,7 +283,7 @@ def _supply(supply: Supply, feed: FeedFacts) -> str:
     if supply.stage == "loader" and feed.workers:
         who = f"Your {feed.workers} worker{'s' * (feed.workers != 1)} {'feed' if feed.workers != 1 else 'feeds'}"
     if supply.capacity is None:
-        return f"The stage {supply.stage} is not known: that run did not measure it alone."
+        return f"The stage {supply.stage} is unknown: that run did not measure it alone."
     rate = f"{fmt.plus_minus(supply.capacity)} images/s"
     if supply.devices is None:
         return f"The stage {supply.stage} does {rate}."

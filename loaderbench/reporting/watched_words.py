@@ -27,13 +27,13 @@ def loader_names(loaders: Sequence[WatchedLoader]) -> list[str]:
 
 
 def about(seen: WatchedFacts) -> str | None:
-    """Which loader the verdict is about; None where its data set tells that."""
+    """Name the loader that the verdict is about; None if its data set identifies it."""
     (name, *_), main = loader_names(seen.loaders), seen.loaders[0]
-    return None if name == _name(main) else f"this, and the advice, is about {name}; loaders like it count apart"
+    return None if name == _name(main) else f"verdict and advice are about {name}; similar loaders count separately"
 
 
 def of_stores(seen: WatchedFacts) -> str:
-    """Which servers the storage is, behind its name; empty where it is none that is known."""
+    """Name the servers of the storage, to follow its name; empty if none is known."""
     if not seen.stores:
         return ""
     first, *others = map(clean, seen.stores)
@@ -87,108 +87,112 @@ def _part(details: Details) -> str:
 
 def _workers(change: Change, d: Details) -> str:
     now, cpus = d.get("now"), d.get("cpus")
-    processors = f"{cpus} processor{'s' * (cpus != 1)}"
+    processors = f"{cpus} CPU{'s' * (cpus != 1)}"
     if not change:
         return f"try more workers: DataLoader(num_workers=…), up to {processors} (now {now})"
     told = f"DataLoader({loader_arguments(change)}) (now {now}"
     workers = change.get("workers")
     if isinstance(workers, int) and isinstance(now, int) and workers < now:
-        return f"fewer workers: {told}, on {processors}: more only wait for each other, and each takes memory)"
-    return f"more workers: {told}; more than these add less than 3 %)"
+        return (
+            f"use fewer workers: {told} on {processors}; extra workers only wait for each other, and each uses memory)"
+        )
+    return f"use more workers: {told}; more than these give < 3 %)"
 
 
 ACTIONS: Mapping[str, Callable[[Change, Details], str]] = {
     "num_workers": _workers,
     "prefetch_factor": lambda c, d: (
-        f"prepare more batches ahead, since some take much longer than others: DataLoader({loader_arguments(c)}) (now "
-        f"{d['now']}; takes memory)"
+        f"prefetch more batches, because some take much longer than others: DataLoader({loader_arguments(c)}) (now "
+        f"{d['now']}; uses memory)"
     ),
     "persistent_workers": lambda c, d: (
-        f"keep the workers from one epoch to the next: DataLoader({loader_arguments(c)}): each start takes "
+        f"keep the workers between epochs: DataLoader({loader_arguments(c)}). Each start takes "
         f"{_duration(_figure(d, 'start_s'))} of an epoch's {_duration(_figure(d, 'epoch_s'))}"
     ),
     "keep_loader": lambda c, d: (
-        "make the DataLoader once, before the loop over epochs, with persistent_workers=True: each start takes "
+        "create the DataLoader once, before the loop over epochs, with persistent_workers=True. Each start takes "
         f"{_duration(_figure(d, 'start_s'))} of an epoch's {_duration(_figure(d, 'epoch_s'))}"
     ),
     "pin_memory": lambda c, d: (
-        f"DataLoader({loader_arguments(c)}), so that the copy to the GPU needs no host time (gain unknown: copies are "
-        "not timed)"
+        f"use DataLoader({loader_arguments(c)}), so that the copy to the GPU needs no host time (gain unknown: copies "
+        "are not timed)"
     ),
     "worker_threads": lambda c, d: (
-        f"one thread a worker: torch.set_num_threads(1) in worker_init_fn, or OMP_NUM_THREADS=1 ({d['workers']} "
-        f"workers use {d['threads']} threads each on {d['cpus']} processors)"
+        f"use one thread per worker: torch.set_num_threads(1) in worker_init_fn, or OMP_NUM_THREADS=1 ({d['workers']} "
+        f"workers use {d['threads']} threads each on {d['cpus']} CPUs)"
     ),
     "cheaper_transform": lambda c, d: (
-        f"a cheaper {d['name']}: this transform takes {_part(d)} of a worker's time; without it"
+        f"make the transform {d['name']} cheaper: it takes {_part(d)} of a worker's time; gain without it"
     ),
     "cheaper_collate": lambda c, d: (
-        f"a cheaper collate function: {d['name']} takes {_part(d)} of a worker's time; without it"
+        f"make the collate function cheaper: {d['name']} takes {_part(d)} of a worker's time; gain without it"
     ),
     "cheaper_samples": lambda c, d: (
-        f"cheaper samples: {d['name']} computes for {_part(d)} of a worker's time; store what it makes, smaller or "
-        "decoded; without that work"
+        f"make samples cheaper: {d['name']} computes for {_part(d)} of a worker's time, so store its results, smaller "
+        "or already decoded; gain without that work"
     ),
     "keep_memory": lambda c, d: (
-        f"keep freed memory: {' '.join(f'{name}={value}' for name, value in VARIABLES.items())} in front of python: a "
-        f"worker spends {_part(d)} of its processor time on memory that glibc has given back and takes anew"
+        f"keep freed memory: put {' '.join(f'{name}={value}' for name, value in VARIABLES.items())} before python. A "
+        f"worker spends {_part(d)} of its CPU time on memory that glibc returns to the system and allocates again"
     ),
     "cache_in_memory": lambda c, d: (
-        f"keep the data set in memory: about {_size(_figure(d, 'bytes'))}, of {_size(_figure(d, 'available'))} "
-        "that are free"
+        f"keep the data set in memory: it needs about {_size(_figure(d, 'bytes'))}, and "
+        f"{_size(_figure(d, 'available'))} are free"
     ),
     "fewer_reads": lambda c, d: (
-        "fewer and larger reads: put samples"
+        "make fewer, larger reads: pack samples"
         + (f" of {_size(_figure(d, 'bytes'))}" if "bytes" in d else "")
-        + " together in shards (WebDataset, LitData), or in faster storage"
+        + " into shards (WebDataset, LitData), or use faster storage"
     ),
 }
 
 
 def _grows(d: Details) -> str:
-    whose = "the script" if d["of"] == "script" else "its workers together, within an epoch,"
-    why = "" if d["of"] == "script" else " (Python objects of the data set that each worker touches, or a cache)"
-    return f"the memory of {whose} grows by {_size(_figure(d, 'bytes'))} in 1,000 batches{why}"
+    grows = f"grows by {_size(_figure(d, 'bytes'))} per 1,000 batches"
+    if d["of"] == "script":
+        return f"the memory of the script {grows}"
+    why = "Python objects of the data set that each worker touches, or a cache"
+    return f"the memory of all its workers together {grows} within an epoch ({why})"
 
 
 def _threads(d: Details) -> str:
     theirs = f"{d['workers']} worker{'s' * (d['workers'] != 1)} with {d['each']} thread{'s' * (d['each'] != 1)} each"
-    own = f", and {d['own']} of the script," if d.get("own") else ""
+    own = f" and {d['own']} thread{'s' * (d['own'] != 1)} of the script" if d.get("own") else ""
     waits = (
-        "" if d.get("starved") is None else f"; a worker waits for one {_percent(_figure(d, 'starved'))} of its time"
+        "" if d.get("starved") is None else f"; a worker waits for a CPU {_percent(_figure(d, 'starved'))} of its time"
     )
-    return f"more threads than processors: {theirs}{own} share {d['cpus']}{waits}"
+    return f"CPUs are oversubscribed: {theirs}{own} share {d['cpus']}{waits}"
 
 
 def _first_epoch(d: Details) -> str:
     first, later = _figure(d, "first_s"), _figure(d, "later_s")
-    why = "it reads and starts up what later epochs find there" if first > later else "later epochs are slower"
-    return f"a batch of the first epoch takes {_duration(first)}, one of later epochs {_duration(later)}: {why}"
+    why = "the first one reads and starts what later ones reuse" if first > later else "later epochs are slower"
+    return f"a batch takes {_duration(first)} in the first epoch and {_duration(later)} in later epochs: {why}"
 
 
 NOTES: Mapping[str, Callable[[Details], str]] = {
     "memory_grows": _grows,
     "in_turn": lambda d: (
-        f"one batch in {d['workers']} is waited for, {_duration(_figure(d, 'wait_s'))} each time: the "
-        f"{d['workers']} workers finish together and hand over in turn; what matters is the mean"
+        f"the script waits {_duration(_figure(d, 'wait_s'))} for one batch in {d['workers']}: the {d['workers']} "
+        "workers finish together and deliver in turn. Only the mean matters"
     ),
     "taking_over": lambda d: (
-        f"to take over a batch that is ready takes {_duration(_figure(d, 'each_s'))} of a step's "
-        f"{_duration(_figure(d, 'step_s'))}, in the script's own thread: each of its arrays comes by itself; fewer and "
-        "larger ones a batch (padded, or joined) take less"
+        f"dequeuing a batch that is ready takes {_duration(_figure(d, 'each_s'))} of a step's "
+        f"{_duration(_figure(d, 'step_s'))} in the script's own thread, because each array is passed separately. "
+        "Fewer, larger arrays per batch (padded or joined) take less"
     ),
     "threads": _threads,
     "of_a_thread": lambda d: (
-        f"the script's thread {d['thread']!r} takes the batches, and all of this is about it: where it hands them on "
-        "to another one, its steps are the time until that has room for more"
+        f"all figures are about the script's thread {d['thread']!r}, which dequeues the batches. If it passes them on "
+        "to another thread, its steps last until that thread has room for more"
     ),
     "of_many_ranks": lambda d: (
-        f"this is rank {d['rank']} of {d['ranks']}: in its own steps it also waits for the others, in collectives; the "
-        "other ranks of its node count among the processors' other users"
+        f"this is rank {d['rank']} of {d['ranks']}: its own steps include waiting for the other ranks, in collectives. "
+        "Other ranks on its node count as other users of the CPUs"
     ),
     "shared_memory": lambda d: (
-        f"/dev/shm, through which workers hand over batches, was nearly full: {_size(_figure(d, 'free_bytes'))} of "
-        f"{_size(_figure(d, 'size'))} free (raise it: docker run --shm-size)"
+        f"/dev/shm was nearly full, with {_size(_figure(d, 'free_bytes'))} of {_size(_figure(d, 'size'))} free. "
+        "Workers deliver batches through it: raise its size (docker run --shm-size)"
     ),
     "first_epoch": _first_epoch,
 }

@@ -368,7 +368,7 @@ def test_what_another_decoder_cannot_do_is_said() -> None:
     )  # fmt: skip
     (other,) = [one for one in advice_on(asked) if one.code == "other_decoder"]
     assert other.change == {"decoder": "turbojpeg", "decoder_options": {}, "decode_scale": None}
-    assert other.action.endswith("; leave --decoder-option own and --decode-scale out")
+    assert other.action.endswith("; drop --decoder-option own and --decode-scale")
 
 
 def test_uint8_copies_a_quarter() -> None:
@@ -393,7 +393,7 @@ def test_data_in_memory_with_what_the_storage_lacks() -> None:
     (first, *_) = found = advice(slow_disk, cache="cold", ceiling=storage_probe(12.5e6, 25e6, 25e6, 25e6))
     assert predicted(found, cache="warm") == pytest.approx(gain(slow_disk, read=0.0), rel=0.03)
     # 64 × 35 kB in 30 ms are 75 MB/s
-    assert "needs 75 MB/s; this storage gives 25 MB/s at 2 readers" in first.action
+    assert "needs 75 MB/s, this storage delivers 25 MB/s to 2 readers" in first.action
     # a cap: more workers would wait for it together
     assert not [one for one in found if one.cause == "storage" and "workers" in (one.change or {})]
 
@@ -406,7 +406,7 @@ def test_faster_storage_is_not_advised_where_the_storage_gives_all_that_is_neede
     # then the data in memory still helps, as it was measured
     assert predicted(found, cache="warm") == pytest.approx(gain(slow_reads, read=0.0), rel=0.03)
     (kept,) = [one for one in found if one.code == "data_in_memory"]
-    assert "not the storage's rate: needs 75 MB/s; this storage gives 1,742 MB/s" in kept.action
+    assert "not bandwidth; the run needs 75 MB/s, this storage delivers 1,742 MB/s" in kept.action
 
 
 @pytest.mark.parametrize("loader", ["multiprocess", "threaded"])
@@ -609,9 +609,9 @@ def test_what_is_advised_against_a_storage_that_is_slow_now_and_then(kind: Stora
     actions = {one.code: one for one in _for_storage(Predictor(record.model, measured), measured)}
     assert ("more_files_at_once" in actions) == (kind != "stalls")
     told = ACTIONS["data_in_memory"](actions["data_in_memory"].change or {}, actions["data_in_memory"].details or {})
-    held_up_by = {"stalls": "its standstills", "tail": "a few slow files"}.get(str(kind), "the wait for each file")
-    assert f"what costs time is {held_up_by}, not" in told
-    assert ("or put it on a storage without them" in told) == (kind in ("stalls", "tail"))
+    slow = {"stalls": "stalls cost", "tail": "slow files cost"}.get(str(kind), "the latency of each file costs")
+    assert f"{slow} the time, not bandwidth" in told
+    assert ("or move it to a storage without" in told) == (kind in ("stalls", "tail"))
 
 
 def test_storage_and_prep_together() -> None:

@@ -675,7 +675,7 @@ def test_without_an_arm_that_leaves_the_storage_alone_its_daemon_is_no_neighbour
         assert (seen.neighbours, seen.neighbours_or_storage) == (None, pytest.approx(0.9))
         assert seen.by != "neighbours" and verdict.bottleneck != "contention"
         assert "stop the other processes" not in told
-        assert "other processes or the storage's own, which no arm tells apart, 0.90" in told
+        assert "other processes or the storage's own (not separable) use 0.90" in told
     else:
         assert (seen.neighbours, seen.neighbours_or_storage) == (pytest.approx(0.9), None)
         assert seen.by == "neighbours"

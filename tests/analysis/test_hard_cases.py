@@ -494,7 +494,7 @@ def test_a_storage_that_moved_nothing_is_no_cause() -> None:
     assert judge(pipe).verdict.bottleneck == "storage"
     found = judge(pipe, storage_idle=True)
     assert found.verdict.bottleneck == "undetermined"
-    assert "the storage moved nothing" in reasons(found)[-1]
+    assert "the storage transferred no data" in reasons(found)[-1]
     prep = Pipeline(workers=2, decode_ms=60.0, busy_ms=10.0)
     assert judge(prep, storage_idle=True).verdict.bottleneck == judge(prep).verdict.bottleneck == "prep"
 

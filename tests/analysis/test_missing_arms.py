@@ -263,9 +263,9 @@ def test_the_reason_names_the_arms_in_words() -> None:
     record = worded(analyze(run_of(DATA_BOUND["preparation"], measured(segments, frozenset({Arm.REAL, Arm.HOST})))))
     assert record.verdict is not None
     assert record.verdict.summary.startswith(
-        "Mixed: storage or CPU preparation (decode, augment, collate), or both, limit this run; without both"
+        "Mixed: storage or CPU preparation (decode, augment, collate), or both, limit this run. Without both"
     )
-    assert "that takes the arms fetch, ram" in record.verdict.summary
+    assert "it needs the arms fetch, ram" in record.verdict.summary
 
 
 def test_what_few_arms_cannot_give_is_no_zero() -> None:

@@ -121,8 +121,8 @@ def test_a_lucky_short_stage_does_not_set_the_ceiling() -> None:
 
 def test_a_ceiling_that_is_not_known_well_is_told_with_its_interval() -> None:
     even, uneven = rates_probe(30e6), make_probe(make_stage(1, 30e6, slices_bytes=(2_000_000, 4_000_000) * 4))
-    assert "gives 30 MB/s at 1 reader" in told(50e6, even)
-    assert re.search(r"gives 30 MB/s \(between 2\d MB/s and 3\d MB/s\) at 1 reader", told(50e6, uneven))
+    assert "delivers 30 MB/s to 1 reader" in told(50e6, even)
+    assert re.search(r"delivers 30 MB/s \(between 2\d MB/s and 3\d MB/s\) to 1 reader", told(50e6, uneven))
 
 
 def told(needed_bytes_per_s: float, facts: CeilingProbe | None) -> str:
@@ -134,7 +134,7 @@ def told(needed_bytes_per_s: float, facts: CeilingProbe | None) -> str:
 def test_still_rising_at_the_most_readers() -> None:
     facts = rates_probe(10e6, 20e6, 40e6)
     assert still_rising(facts) is True
-    assert "needs 310 MB/s; this storage gives 40 MB/s at 4 readers and was still rising" in told(310e6, facts)
+    assert "needs 310 MB/s, this storage delivers 40 MB/s to 4 readers, still rising" in told(310e6, facts)
 
 
 def test_a_stage_that_a_cache_served_is_not_the_storage() -> None:
@@ -153,7 +153,7 @@ def test_a_stage_with_too_few_files_for_its_readers_tells_nothing() -> None:
 
 def test_without_a_probe_nothing_is_claimed() -> None:
     assert ceiling(None) is None and readers_needed(None) is None
-    assert told(3.1e6, None).endswith("needs 3.1 MB/s; what this storage gives was not measured")
+    assert told(3.1e6, None).endswith("needs 3.1 MB/s, and what this storage delivers was not measured")
 
 
 def test_a_probe_that_was_busy_itself_says_so() -> None:

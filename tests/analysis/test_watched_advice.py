@@ -78,7 +78,7 @@ def test_no_other_workers_where_the_step_paces() -> None:
 def test_fewer_workers_where_they_are_more_than_processors() -> None:
     making, step = np.full(400, 16.0), np.full(400, 4.0)
     found = advised(run_of(segment(making, step, 8, cpu_part=0.2), 8, cpus=4))["num_workers"]
-    assert dict(found.change or {})["workers"] == 4 and found.action.startswith("fewer workers")
+    assert dict(found.change or {})["workers"] == 4 and found.action.startswith("use fewer workers")
     assert found.predicted_speedup is not None and found.predicted_speedup.value == pytest.approx(1.0, abs=0.05)
 
 
@@ -142,7 +142,7 @@ def test_threads_of_workers_that_are_more_than_processors() -> None:
     making, step = np.full(300, 40.0), np.full(300, 4.0)
     one = segment(making, step, 4, cpu_part=0.5)
     found = advised(run_of(one, 4, cpus=4, settings=settings(worker_torch_threads=4)))["worker_threads"]
-    assert found.change is None and "4 workers use 4 threads each on 4 processors" in found.action
+    assert found.change is None and "4 workers use 4 threads each on 4 CPUs" in found.action
     assert "worker_threads" not in advised(run_of(one, 4, cpus=4, settings=settings(worker_torch_threads=1)))
 
 

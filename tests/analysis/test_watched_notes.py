@@ -56,7 +56,7 @@ def test_memory_that_only_fills_up_at_the_start_or_varies_is_no_growth() -> None
 
 def test_every_nth_batch_is_waited_for_where_n_workers_hand_over_in_turn() -> None:
     step = np.full(200, 2.0)
-    assert any("one batch in 4 is waited for" in one for one in told([segment(np.full(200, 40.0), step, 4)], workers=4))
+    assert any("for one batch in 4" in one for one in told([segment(np.full(200, 40.0), step, 4)], workers=4))
     assert told([segment(np.full(200, 40.0), step, 1)], workers=1) == []
     assert told([segment(np.full(200, 4.0), np.full(200, 10.0), 4)], workers=4) == []  # nothing is waited for
     random = np.random.default_rng(4)
@@ -88,7 +88,7 @@ def test_more_threads_than_processors() -> None:
     }
     assert told(**crowded, starved=0.0) == []  # nobody waits for a processor
     (found,) = told(**crowded, starved=0.4)
-    assert "and 4 of the script" in found and "40 %" in found
+    assert "and 4 threads of the script" in found and "40 %" in found
     assert told(**crowded, starved=0.4, uses_cuda=True) == []  # those are idle while a GPU computes
 
 

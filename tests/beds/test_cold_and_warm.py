@@ -87,4 +87,4 @@ def test_a_warm_local_set_has_no_storage_share_and_needs_no_second_arm(small_set
     assert (record["storage"]["idle_proof"], record["storage"]["bytes_read"]) == ("local", 0)
     assert record["shares"]["storage"]["value"] == 0
     assert "ram" not in record["arms"] and "arms_not_measured" not in codes(record)
-    assert any("storage is 0, proven" in line for line in record["verdict"]["evidence"])
+    assert any("the storage share is 0 (proven)" in line for line in record["verdict"]["evidence"])

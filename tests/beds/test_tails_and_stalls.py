@@ -58,7 +58,7 @@ def test_a_storage_that_stands_still_limits_the_run_and_preparation_does_not(tre
     assert gains["storage"]["value"] == pytest.approx(2.7 / (2.7 - lost_s), rel=0.1)
     assert gains["prep"]["value"] < 1.1
     assert "more_prefetch" in {advice["code"] for advice in record["verdict"]["advice"]}
-    assert any("stands still" in line for line in record["verdict"]["evidence"])
+    assert any("the whole storage stalls" in line for line in record["verdict"]["evidence"])
 
 
 def test_few_slow_files_limit_the_run_and_are_named(tree: Path, tmp_path: Path) -> None:

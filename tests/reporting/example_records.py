@@ -288,8 +288,8 @@ def heavy() -> RunRecord:
     """A run with much to say: more advice and caveats than fit, each of them long."""
     record = measured(dataset_name="a data set with a long name", loader_options={"key": "value"})
     verdict = verdict_of(record)
-    long = "decode in threads, straight into the batch: --loader threaded --decoder libjpeg --output uint8 --workers 2"
-    advice = tuple(replace(verdict.advice[0], action=f"{long} (knee: more add less than 3 %)") for _ in range(5))
+    long = "decode in threads, directly into the batch: --loader threaded --decoder libjpeg --output uint8 --workers 2"
+    advice = tuple(replace(verdict.advice[0], action=f"{long} (more threads give < 3 %)") for _ in range(5))
     told = ("cold_not_proven", "witnesses_disagree", *(code for code in list(SEVERITIES)[:14]))
     caveats = tuple(Caveat(code, message=f"{long} {code}") for code in dict.fromkeys(told) if code != "eviction_failed")
     return replace(record, verdict=replace(verdict, advice=advice), caveats=caveats)

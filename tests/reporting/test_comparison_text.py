@@ -41,7 +41,7 @@ def test_parity_names_a_prediction_as_one() -> None:
     assert lines == [
         "cold: nfs does not reach nvme's best, 1,000 images/s (8 workers), not by 32: 100 at best, with 8 workers; "
         "predicted, not measured: 390 (350–430) with 32 workers",
-        "cold: for that nfs needs 120 MB/s; it gives 44.0 MB/s, bandwidth-bound",
+        "cold: to get there, nfs needs 120 MB/s; it delivers 44.0 MB/s, bandwidth-bound",
         "cold: with 8 workers reading a file may take at most 2.00 ms; it takes 70.0 ms in nfs",
     ]
 
@@ -50,7 +50,7 @@ def test_other_differences_than_the_storage_are_said() -> None:
     a = examples.measured(dataset="/nvme", batch_size=64)
     b = examples.measured(dataset="/nfs", batch_size=32)
     text = " ".join(" ".join(shown(compare_two(a, b))).split())
-    assert "They differ beside dataset in batch_size: 64 in nvme, 32 in nfs" in text
+    assert "Differences other than dataset batch_size: 64 in nvme, 32 in nfs" in text
 
 
 def test_a_name_is_shown_as_text() -> None:

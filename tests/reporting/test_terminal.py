@@ -39,8 +39,8 @@ def test_a_run_fits_one_screen_however_much_there_is_to_say(width: int) -> None:
 
 
 def test_the_evidence_of_a_screen_is_that_of_the_verdicts_cause() -> None:
-    fed = "with data always ready a step would take 46 % of its time"
-    alone = "CPU preparation by itself gives 1,000 images/s, the device takes 2,000"
+    fed = "with data always ready, a step would take 46 % of its time"
+    alone = "CPU preparation alone delivers 1,000 images/s, the device takes 2,000"
     by_cause = {"prep": alone, "compute": fed, "transfer": alone}
     for cause, first in by_cause.items():
         lines = shown(terminal.print_run, examples.measured(bottleneck=cause)).splitlines()

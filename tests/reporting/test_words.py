@@ -421,7 +421,7 @@ def test_two_changes_at_once_are_said_with_the_figures_of_each() -> None:
     (both,) = advising._together(cast(advising.Predictor, Predictor()), [alone])
     text = words.action(Advice(both.code, both.cause, both.change, details=both.details or {}), examples.measured())
     assert text == (
-        "both: add workers: --workers 8 (now 2; knee: more add less than 3 %), and the data in memory: --cache warm"
+        "do both: add workers: --workers 8 (now 2; more gives < 3 %), and keep the data in memory: --cache warm"
     )
 
 
@@ -435,12 +435,13 @@ def test_every_witness_of_a_trace_and_every_cause_has_a_name() -> None:
     ("storage", "prep", "joint", "said", "brief"),
     [
         (1.37, 1.37, 1.38, "storage or CPU preparation", "either storage or CPU preparation"),
-        (1.37, 1.37, 1.38, "limits this run: without either 1.37× faster, and no more without both", "either storage"),
-        (1.30, 1.40, 1.90, "each limit this run; without one of them 1.30 to 1.40× faster, without both 1.90×",
-         "storage and CPU preparation (decode, augment, collate), each a part, 1.9×"),
-        (1.05, 1.02, 1.37, "limit this run together; without both 1.37× faster, without one of them at most 1.05×",
+        (1.37, 1.37, 1.38, "limits this run. Without either, it would be 1.37× faster; without both, no", "either"),
+        (1.30, 1.40, 1.90, "each limit this run. Without one of them, it would be 1.30 to 1.40× faster; without both,",
+         "storage and CPU preparation (decode, augment, collate), each in part, 1.9×"),
+        (1.05, 1.02, 1.37,
+         "limit this run together. Without both, it would be 1.37× faster; without one of them, at most 1.05×",
          "storage and CPU preparation (decode, augment, collate) together, 1.4×"),
-        (None, 1.20, 1.37, "limit this run together; without both 1.37× faster.", "collate) together, 1.4×"),
+        (None, 1.20, 1.37, "limit this run together. Without both, it would be 1.37× faster.", ") together, 1.4×"),
     ],
 )  # fmt: skip
 def test_several_causes_are_said_as_they_were_measured_in_brief_too(
@@ -516,20 +517,22 @@ def test_stalls_slow_files_and_slow_opens_are_said_where_the_storage_matters() -
     plain = examples.storage_of(examples.measured())
     stands = replace(plain, kind="stalls", stalls=Stalls(4, 0.8, 2.7, True, 0.3), fetch_saw=False)
     said = evidence_of(stands, 1.4)
-    assert "stands still for 800 ms every 2.70 s: 30% of the time (4 times in the windows of `real`)" in said
-    assert "`fetch` met too few" in said
-    assert "stands still" not in evidence_of(stands, 1.0)
+    assert "stalls for 800 ms every 2.70 s, which is 30% of the time (4 times in the windows of `real`)" in said
+    assert "`fetch` saw too few" in said
+    assert "stalls" not in evidence_of(stands, 1.0)
     one = SlowFile("n01/7.jpg", 0.4, 3)
     few = replace(plain, kind="tail", tail=Tail(0.7, 0.402, 0.0005, True, (one,), "n01", 0.9))
     said = evidence_of(few, 2.1)
-    assert "70% of the read time goes to the slowest 1 % of the reads, 402 ms each (a typical one takes 0.5 ms)" in said
-    assert "90% of them in n01; the same ones each time, such as n01/7.jpg" in said
+    assert "the slowest 1 % of the reads take 70% of the read time, 402 ms each (a typical read takes 0.5 ms)" in said
+    assert "90% of them are in n01; the same files are slow each time, such as n01/7.jpg" in said
     assert few.tail is not None
-    assert "different ones each time" in evidence_of(replace(few, tail=replace(few.tail, same_files=False)), 2.1)
-    assert "too few were read twice" in evidence_of(replace(few, tail=replace(few.tail, same_files=None)), 2.1)
+    assert "different files are slow each time" in evidence_of(
+        replace(few, tail=replace(few.tail, same_files=False)), 2.1
+    )
+    assert "too few files were read twice" in evidence_of(replace(few, tail=replace(few.tail, same_files=None)), 2.1)
     times = Percentiles(0.007, 0.008, 0.009)
     late = replace(plain, kind="latency", latency_of="open", reads=ReadFigures(100, 0.007, 0.0005, times, times, 0.1))
-    assert "opening a file takes 7 ms of its 7.5 ms: latency" in evidence_of(late, 1.5)
+    assert "reading a file takes 7.5 ms, and opening it is 7 ms of that: latency" in evidence_of(late, 1.5)
 
 
 STALLS = {"kind": "stalls", "stalls": Stalls(4, 0.8, 2.7, True, 0.3)}
@@ -543,11 +546,15 @@ OPENS = {
 @pytest.mark.parametrize(
     ("seen", "said", "leading"),
     [
-        (STALLS, "it stands still for 800 ms every 2.70 s", "the whole storage stands still"),
-        (TAIL, "a few slow files (the slowest 1 % take 402 ms each)", "the same ones each time, such as n01/7.jpg"),
-        (OPENS, "opening a file takes 7 ms of its 7.5 ms", "opening a file takes 7 ms"),
-        ({"kind": "latency", "latency_of": "read"}, "the wait for each file (latency)", None),
-        ({"kind": "bandwidth"}, "its bandwidth", None),
+        (STALLS, "it stalls for 800 ms every 2.70 s", "the whole storage stalls"),
+        (
+            TAIL,
+            "a few files are slow (the slowest 1 % take 402 ms each)",
+            "the same files are slow each time, such as n01/7",
+        ),
+        (OPENS, "reading a file takes 7.5 ms, and opening it is 7 ms of that", "opening it is 7 ms"),
+        ({"kind": "latency", "latency_of": "read"}, "each file has a high latency", None),
+        ({"kind": "bandwidth"}, "its bandwidth is too low", None),
         ({"kind": None}, None, None),
     ],
 )
@@ -561,8 +568,9 @@ def test_a_summary_and_a_screen_tell_what_makes_the_storage_slow(
     )  # fmt: skip
     record = replace(record, verdict=verdict, storage=replace(examples.storage_of(record), **seen))
 
-    kind = "" if said is None else f" {said};"
-    assert words.summary(record) == f"Storage limits this run:{kind} without it 1.14× (1.05 – 1.20) faster."
+    kind = "" if said is None else f": {said}"
+    gain = "Without it, the run would be 1.14× faster (1.05 – 1.20)."
+    assert words.summary(record) == f"Storage limits this run{kind}. {gain}"
     assert (leading or "") in leading_evidence(record)[0]
     prep = replace(record, verdict=replace(verdict, bottleneck="prep"))
     assert leading is None or leading not in "".join(leading_evidence(prep))
@@ -579,9 +587,9 @@ def test_a_reason_s_words_hold_in_a_summary() -> None:
     )
     told = words.worded(replace(record, verdict=replace(verdict, reasons=reasons)))
     assert examples.verdict_of(told).summary == (
-        "Undetermined: too short: 6 steps of `real` are too few; give --steps 30 without --duration "
-        "(about 41 s of measuring); two ways of measuring the wait for data do not agree: 40% of a step by comparing "
-        "the arms, 10% by the timeline."
+        "Undetermined: the run is too short: `real` has only 6 steps. Use --steps 30 without --duration (measuring "
+        "takes about 41 s). Two measurements of the data wait disagree: 40% of a step by comparing the arms, 10% by "
+        "the timeline."
     )
 
 
@@ -590,12 +598,12 @@ def test_a_reason_s_words_hold_in_a_summary() -> None:
     [
         (
             "workers",
-            "4 workers share 2 processors with what takes their batches; if that had processors of its own 1.86×",
+            "4 workers share 2 CPUs with the consumer of their batches. If the consumer had its own CPUs",
         ),
-        ("own threads", "the model and the loader share 2 processors; with processors of their own 1.86×"),
-        ("neighbours", "other processes use 1.02 of 2 processors; without them 1.86×"),
-        ("quota", "a quota allows 0.7 of 2 processors; without it 1.86×"),
-        ("steal", "the hypervisor gives 0.40 of 2 processors to others; without that 1.86×"),
+        ("own threads", "the model and the loader share 2 CPUs. If each had its own CPUs"),
+        ("neighbours", "other processes use 1.02 of 2 CPUs. Without them"),
+        ("quota", "a CPU quota allows 0.7 of 2 CPUs. Without the quota"),
+        ("steal", "the hypervisor gives 0.40 of 2 CPUs to other guests. Without that"),
     ],
 )
 def test_contention_is_told_with_who_has_the_processors(by: ContentionBy, told: str) -> None:
@@ -609,9 +617,9 @@ def test_contention_is_told_with_who_has_the_processors(by: ContentionBy, told: 
 
     summary = words.summary(replace(record, verdict=verdict, contention=seen, case=case))
 
-    assert summary.startswith(f"CPU contention limits this run: {told}")
+    assert summary.startswith(f"CPU contention limits this run: {told}, the run would be 1.86× faster")
 
-    waits = "some task waits for one 97% of the time (PSI)"
+    waits = "some task waits for a CPU 97% of the time (PSI)"
     assert waits not in "\n".join(words.evidence(replace(record, verdict=verdict, contention=seen)))
     held_up = replace(seen, pressure_fraction=0.97)
     assert waits in "\n".join(words.evidence(replace(record, verdict=verdict, contention=held_up)))
@@ -620,11 +628,11 @@ def test_contention_is_told_with_who_has_the_processors(by: ContentionBy, told: 
 @pytest.mark.parametrize(
     ("gains", "beyond"),
     [
-        ({"prep": 4.3}, "; beyond that CPU preparation (decode, augment, collate): without both 4.30× "),
-        ({"prep": 1.95}, " faster."),  # no more than contention alone
-        ({"prep": 1.95, "transfer": 1.3}, "; beyond that the copy to the device: without that alone 1.30× "),
-        ({"storage": 1.05, "compute": 3.0}, " faster."),
-        ({"storage": None}, " faster."),
+        ({"prep": 4.3}, " CPU preparation (decode, augment, collate): without both, it would be 4.30× faster"),
+        ({"prep": 1.95}, ""),  # no more than contention alone
+        ({"prep": 1.95, "transfer": 1.3}, " the copy to the device: without that cause alone, it would be 1.30×"),
+        ({"storage": 1.05, "compute": 3.0}, ""),
+        ({"storage": None}, ""),
     ],
 )  # fmt: skip
 def test_behind_contention_comes_what_is_worth_it_beyond(gains: dict[str, float | None], beyond: str) -> None:
@@ -639,10 +647,8 @@ def test_behind_contention_comes_what_is_worth_it_beyond(gains: dict[str, float 
         },
     )  # fmt: skip
     said = words.summary(replace(record, verdict=verdict, contention=seen))
-    assert said.startswith(
-        "CPU contention limits this run: other processes use 0.92 of 2 processors; without them 1.86×"
-    )
-    assert beyond in said and (beyond == " faster.") == said.endswith(" faster.")
+    assert said.startswith("CPU contention limits this run: other processes use 0.92 of 2 CPUs. Without them, ")
+    assert beyond in said and ("Next comes" in said) == bool(beyond)
 
 
 def test_an_end_that_is_not_bounded_is_said_in_words() -> None:

@@ -250,4 +250,4 @@ def test_any_iterable_can_be_watched_from_within(tmp_path: Path) -> None:
     assert stored is not None and stored.verdict is not None
     assert (stored.verdict.bottleneck, stored.verdict.joint) == ("mixed", ("storage", "prep"))
     assert stored.verdict.joint_speedup is not None and 2.5 < stored.verdict.joint_speedup.value < 3.3
-    assert "were not told apart" in stored.verdict.summary
+    assert "cannot separate storage and prep" in stored.verdict.summary
