@@ -313,7 +313,8 @@ def _of_processors(seen: ContentionFigures) -> str:
     """Who had the processors."""
     others = [f"{name} use {cores:.2f}" for name, cores in others_of(seen).items()]
     quota = [f"a quota allows {seen.quota_cpus:g}"] if seen.quota_cpus is not None else []
-    own = f"CPU: the run uses {seen.own:.2f} of {seen.cpus} CPUs; {seen.queued:.2f} threads wait in the run queue"
+    queued = f"{seen.queued:.2f} threads wait" if seen.queued >= LEAST_TOLD else "no thread waits"
+    own = f"CPU: the run uses {seen.own:.2f} of {seen.cpus} CPUs; {queued} in the run queue"
     pressure = seen.pressure_fraction or 0.0
     psi = [f"some task waits for a CPU {pressure:.0%} of the time (PSI)"] if pressure >= LEAST_TOLD else []
     return "; ".join([own, *others, *quota, *psi])
