@@ -133,7 +133,7 @@ def test_loaders_that_look_alike_are_named_by_the_places_in_the_script(tmp_path:
     lines = " ".join(seen.err.split())
     assert f"200 steps of DataLoader over Stream (first iterated at {first})," in lines
     assert f"DataLoader over Stream (first iterated at {second}): 200 batches" in lines
-    assert f"the advice, is about DataLoader over Stream (first iterated at {first});" in lines
+    assert f"advice are about DataLoader over Stream (first iterated at {first});" in lines
 
 
 @pytest.mark.alone
