@@ -283,9 +283,9 @@ def test_a_command_typed_alone_names_what_it_lacks(folder: Path) -> None:
     needing = [name for name, one in COMMANDS.items() if any(param.required for param in one.params)]
     for name, ended in zip(needing, planned([name.split() for name in needing], folder), strict=True):
         first = next(param for param in COMMANDS[name].params if param.required)
-        lacks = first.opts[0] if first.param_type_name == "option" else first.metavar or first.name
+        lacks = first.opts[0] if first.param_type_name == "option" else first.metavar or first.name.upper()
         assert ended.code == 2 and len(ended.err.splitlines()) == 1, ended
-        assert f"Missing {first.param_type_name} '{lacks}" in ended.err, ended
+        assert f"`loaderbench {name}` needs {lacks}: {first.help[0].lower()}{first.help[1:]}" in ended.err, ended
 
 
 @pytest.mark.parametrize("name", COMMANDS)
