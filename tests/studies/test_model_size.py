@@ -352,7 +352,7 @@ def test_an_emulated_device_is_sized_by_its_profile_alone(tmp_path: Path) -> Non
     assert {row["memory_missing"]["allocated_bytes"] for row in written["batches"]} == {
         "an emulated device builds no model"
     }
-    assert "It has no spread" in " ".join(ended.err.split())
+    assert "They have no spread" in " ".join(ended.err.split())
     assert_kept(tmp_path, "model_size", num_runs=0)
 
 

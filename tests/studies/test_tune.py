@@ -461,7 +461,7 @@ def test_a_winner_that_changes_pixels_says_by_how_much(tmp_path: Path, monkeypat
     assert [case.feed.decode_scale for case in machine.compared] == ["auto"]
     assert found.pixels == PixelDifference(2.0, 5.0, 0.75, 4) and found.no_pixels is None
     text = " ".join(shown(study).split())
-    assert "changes pixels: by 2.00 of 255 levels on average, 5.00 in the most changed of 4 samples; 75%" in text
+    assert "changes pixels by 2.00 of 255 levels on average, and by 5.00 in the most changed of 4 samples; 75%" in text
     assert "--decode-scale off searches without it" in text
     told = as_json(study.facts, found, study.study_id)
     assert told["pixels"] == {"mean": 2.0, "most": 5.0, "scaled_fraction": 0.75, "num_samples": 4}

@@ -331,7 +331,7 @@ def test_where_a_helper_thread_takes_all_batches_the_output_says_that_it_is_abou
     in_thread("reader", lambda: [list(DataLoader(Numbers(), 2)) for _ in range(4)])
     record = own.end()
     assert record is not None and record.watched is not None and record.watched.thread == "reader"
-    assert "thread 'reader' takes the batches" in " ".join(capsys.readouterr().err.split())
+    assert "thread 'reader', which dequeues the batches" in " ".join(capsys.readouterr().err.split())
 
 
 class ByItself(DataLoader[int]):
