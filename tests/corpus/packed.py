@@ -136,10 +136,10 @@ def pack(name: str, truth: Truth, run: Run) -> Packed:
 
 
 def thinned(run: Run) -> Run:
-    """Without what no verdict is made of: sampled channels, versions of packages, environment variables."""
+    """Without what no verdict is made of: versions of packages, environment variables."""
     there = run.environment
     there = None if there is None else replace(there, packages={}, variables={}, gpus=())
-    return replace(run, series=[], environment=there, sampling_cpu_s=None)
+    return replace(run, environment=there)
 
 
 _PATH = re.compile(r"(?<![\w./])/(?!proc/|sys/)(?:[^/\s'\":,;()]+/)+")
