@@ -39,12 +39,10 @@ import numpy as np
 from turns import median_interval, spread
 from watch_overhead import SIDES, overhead
 
-from loaderbench.analysis.model import WORTH
-from loaderbench.analysis.statistics import paired_ratio
 from loaderbench.errors import LoaderbenchError, UnavailableError
 from loaderbench.machine import environment, usable_cpus
 from loaderbench.plain import to_json
-from loaderbench.selftest.bench import MORE_ROUNDS
+from loaderbench.selftest.bench import MORE_ROUNDS, leaves_open
 from loaderbench.selftest.disturbers import neighbours
 from loaderbench.selftest.slow_fuse import slow_fuse
 
@@ -236,8 +234,7 @@ def asked_in_rounds(one: Asked, data: Path, num: int) -> Truth:
     """Of so many rounds, and two more where these do not tell whether the injection is worth its removal."""
     rounds = [one_round(one, data, number) for number in range(num)]
     found = truth_of(rounds)
-    _, low, high = paired_ratio(found.turns["with"], found.turns["without"])
-    if low < WORTH < high:
+    if leaves_open(found.turns["with"], found.turns["without"]):
         found = truth_of([*rounds, *(one_round(one, data, number) for number in range(num, num + MORE_ROUNDS))])
     return found
 

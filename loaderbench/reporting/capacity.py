@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from loaderbench.recording.capacity import Capacity, CapacityFacts, CapacityPoint, Stop
-from loaderbench.recording.record import Estimate, RunRecord
+from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.figures import Figure, colour, errors
@@ -269,9 +269,7 @@ class ShownCapacity(Shown[CapacityFacts, Capacity]):
     def page(self, found: Capacity, name: str, *, drawn: bool) -> Page:
         return capacity_page(found, name, drawn=drawn)
 
-    def print(
-        self, facts: CapacityFacts, found: Capacity, console: Console, runs: Sequence[RunRecord], *, whole: bool
-    ) -> None:
+    def print_found(self, found: Capacity, console: Console) -> None:
         print_capacity(found, console)
 
     def answer(self, found: Capacity) -> list[str]:

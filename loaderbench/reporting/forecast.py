@@ -19,7 +19,7 @@ from loaderbench.recording.forecast import (
     StepOrigin,
     TrainingForecast,
 )
-from loaderbench.recording.record import Range, RunRecord
+from loaderbench.recording.record import Range
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.figures import Figure, colour
@@ -389,9 +389,7 @@ class ShownForecast(Shown[ForecastFacts, Forecast]):
     def page(self, found: Forecast, name: str, *, drawn: bool) -> Page:
         return forecast_page(found, name, drawn=drawn)
 
-    def print(
-        self, facts: ForecastFacts, found: Forecast, console: Console, runs: Sequence[RunRecord], *, whole: bool
-    ) -> None:
+    def print_found(self, found: Forecast, console: Console) -> None:
         print_forecast(found, console)
 
     def as_json(self, facts: ForecastFacts, found: Forecast) -> JsonObject:

@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from loaderbench.recording.model_io import CopyFigures, IoFacts, IoRow, ModelIo
-from loaderbench.recording.record import RunRecord
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.figures import Figure, colour, errors
@@ -175,7 +174,5 @@ class ShownIo(Shown[IoFacts, ModelIo]):
     def page(self, found: ModelIo, name: str, *, drawn: bool) -> Page:
         return io_page(found, name, drawn=drawn)
 
-    def print(
-        self, facts: IoFacts, found: ModelIo, console: Console, runs: Sequence[RunRecord], *, whole: bool
-    ) -> None:
+    def print_found(self, found: ModelIo, console: Console) -> None:
         print_io(found, console)

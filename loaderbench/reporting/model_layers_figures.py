@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from loaderbench.plain import JsonObject
 from loaderbench.recording.model_layers import LayersFacts, LayersResult
-from loaderbench.recording.record import RunRecord
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting import words
 from loaderbench.reporting.figures import Figure, colour, errors, legend, name_bars
@@ -215,9 +214,7 @@ class ShownLayers(Shown[LayersFacts, LayersResult]):
     def page(self, found: LayersResult, name: str, *, drawn: bool) -> Page:
         return layers_page(found, name, drawn=drawn)
 
-    def print(
-        self, facts: LayersFacts, found: LayersResult, console: Console, runs: Sequence[RunRecord], *, whole: bool
-    ) -> None:
+    def print_found(self, found: LayersResult, console: Console) -> None:
         print_layers(found, console)
 
     def as_json(self, facts: LayersFacts, found: LayersResult) -> JsonObject:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from loaderbench import printable
 from loaderbench.recording.model_memory import BatchMemory, LayerMemory, ModelFit, ModelFitFacts, ModelMemory, PeakPlace
-from loaderbench.recording.record import RunRecord
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.shown import Shown
@@ -341,7 +340,5 @@ class ShownFit(Shown[ModelFitFacts, ModelFit]):
     def page(self, found: ModelFit, name: str, *, drawn: bool) -> Page:
         return fit_page(found)
 
-    def print(
-        self, facts: ModelFitFacts, found: ModelFit, console: Console, runs: Sequence[RunRecord], *, whole: bool
-    ) -> None:
+    def print_found(self, found: ModelFit, console: Console) -> None:
         print_fit(found, console)

@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from loaderbench.recording.model_memory import MEMORY_KINDS, BatchMemory, ModelMemory, ModelMemoryFacts
-from loaderbench.recording.record import RunRecord
 from loaderbench.reporting.figures import Figure, colour, legend, name_bars
 from loaderbench.reporting.model_memory import PHASES, memory_page, memory_size, place_words, print_memory
 from loaderbench.reporting.shown import Shown
@@ -195,7 +194,5 @@ class ShownMemory(Shown[ModelMemoryFacts, ModelMemory]):
     def page(self, found: ModelMemory, name: str, *, drawn: bool) -> Page:
         return replace(memory_page(found), figures=memory_figures(found, name) if drawn else [])
 
-    def print(
-        self, facts: ModelMemoryFacts, found: ModelMemory, console: Console, runs: Sequence[RunRecord], *, whole: bool
-    ) -> None:
+    def print_found(self, found: ModelMemory, console: Console) -> None:
         print_memory(found, console)

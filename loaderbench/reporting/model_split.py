@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from loaderbench.recording.model_split import ModelSplit, SplitFacts, SplitMember
-from loaderbench.recording.record import Estimate, RunRecord
+from loaderbench.recording.record import Estimate
 from loaderbench.recording.split_times import SplitTime
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
@@ -297,9 +297,7 @@ class ShownSplit(Shown[SplitFacts, ModelSplit]):
     def page(self, found: ModelSplit, name: str, *, drawn: bool) -> Page:
         return split_page(found, name, drawn=drawn)
 
-    def print(
-        self, facts: SplitFacts, found: ModelSplit, console: Console, runs: Sequence[RunRecord], *, whole: bool
-    ) -> None:
+    def print_found(self, found: ModelSplit, console: Console) -> None:
         print_split(found, console)
 
     def answer(self, found: ModelSplit) -> list[str]:

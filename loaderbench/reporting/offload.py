@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from loaderbench.analysis.offload import is_wrong
 from loaderbench.recording.offload_study import ModelOffload, OffloadFacts, OffloadOutcome, OffloadRow
-from loaderbench.recording.record import Estimate, RunRecord
+from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.model_memory import memory_size
@@ -351,9 +350,7 @@ class ShownOffload(Shown[OffloadFacts, ModelOffload]):
     def page(self, found: ModelOffload, name: str, *, drawn: bool) -> Page:
         return offload_page(found, name, drawn=drawn)
 
-    def print(
-        self, facts: OffloadFacts, found: ModelOffload, console: Console, runs: Sequence[RunRecord], *, whole: bool
-    ) -> None:
+    def print_found(self, found: ModelOffload, console: Console) -> None:
         print_offload(found, console)
 
     def answer(self, found: ModelOffload) -> list[str]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from loaderbench.plain import JsonObject
 from loaderbench.recording.facts import MemoryFacts
-from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import (
     InferenceAgreement,
     ModeFigures,
@@ -130,9 +129,7 @@ class ShownPrecision(Shown[PrecisionFacts, PrecisionResult]):
     def interrupted(self, facts: PrecisionFacts) -> bool:
         return not facts.modes or any(mode.status == "interrupted" for mode in facts.modes)
 
-    def print(
-        self, facts: PrecisionFacts, found: PrecisionResult, console: Console, runs: Sequence[RunRecord], *, whole: bool
-    ) -> None:
+    def print_found(self, found: PrecisionResult, console: Console) -> None:
         print_precision(found, console)
 
     def sentence(self, found: PrecisionResult) -> str:

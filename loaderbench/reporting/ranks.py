@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from loaderbench.recording.ranks import Imbalance, ImbalancePart, LateBy, RankedFigures, Ranks, RanksFacts, StripBar
-from loaderbench.recording.record import RunRecord
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.figures import HATCHES, Figure, colour, legend
@@ -307,9 +306,7 @@ class ShownRanks(Shown[RanksFacts, Ranks]):
     def page(self, found: Ranks, name: str, *, drawn: bool) -> Page:
         return ranks_page(found, name, drawn=drawn)
 
-    def print(
-        self, facts: RanksFacts, found: Ranks, console: Console, runs: Sequence[RunRecord], *, whole: bool
-    ) -> None:
+    def print_found(self, found: Ranks, console: Console) -> None:
         print_ranks(found, console)
 
     def answer(self, found: Ranks) -> list[str]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from loaderbench.analysis.selftest import confusion
-from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import AlikeOutcome, SelfTest, SelfTestFacts
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, print_rows, styled
@@ -77,9 +76,7 @@ class ShownSelfTest(Shown[SelfTestFacts, SelfTest]):
     def about(self, facts: SelfTestFacts) -> str:
         return facts.device
 
-    def print(
-        self, facts: SelfTestFacts, found: SelfTest, console: Console, runs: Sequence[RunRecord], *, whole: bool
-    ) -> None:
+    def print_found(self, found: SelfTest, console: Console) -> None:
         print_selftest(found, confusion(found.cases), console)
 
     def sentence(self, found: SelfTest) -> str:

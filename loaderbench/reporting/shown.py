@@ -47,6 +47,10 @@ class Shown(Generic[F, R]):
 
     def print(self, facts: F, found: R, console: Console, runs: Sequence[RunRecord], *, whole: bool) -> None:
         """Print it as its command does. `runs`: those of a sweep; `whole`: with all their caveats in words."""
+        self.print_found(found, console)
+
+    def print_found(self, found: R, console: Console) -> None:
+        """Print findings that say all by themselves: all that most kinds override of `print`."""
         raise NotImplementedError
 
     def answer(self, found: R) -> list[str] | None:

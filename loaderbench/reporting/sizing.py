@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from loaderbench.recording.model_size import BatchFigures, FeedFacts, SizeBound, SizeFacts, Sizing, StoppedBy, Supply
-from loaderbench.recording.record import Estimate, RunRecord
+from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.model_memory import memory_size
@@ -346,9 +346,7 @@ class ShownSizing(Shown[SizeFacts, Sizing]):
     def page(self, found: Sizing, name: str, *, drawn: bool) -> Page:
         return sizing_page(found, name, drawn=drawn)
 
-    def print(
-        self, facts: SizeFacts, found: Sizing, console: Console, runs: Sequence[RunRecord], *, whole: bool
-    ) -> None:
+    def print_found(self, found: Sizing, console: Console) -> None:
         print_sizing(found, console)
 
     def answer(self, found: Sizing) -> list[str]:

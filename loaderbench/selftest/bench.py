@@ -3,7 +3,7 @@ for benchmarks that ask others about the same runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -113,12 +113,17 @@ class Built:
         return Stopwatch(**dict(zip(turns, request.of([*turns.values()]), strict=True)), turns=turns)
 
 
+def leaves_open(with_s: Sequence[float], without_s: Sequence[float]) -> bool:
+    """Whether turns do not show if the gain is above or below WORTH."""
+    _, low, high = paired_ratio(with_s, without_s)
+    return low < WORTH < high
+
+
 def timed_in_turns(child: Child, request: WallTimeRequest) -> list[tuple[float, ...]]:
     """Wall seconds a step of each side in each round; in more of them where it is not plain from the first ones whether
     another side's gain over the first is worth it. Raises JobFailed."""
     first, *others = turns = child.ask(WALL_SECONDS, request, quiet)
-    gains = [paired_ratio(first, other) for other in others]
-    if any(low < WORTH < high for _, low, high in gains):
+    if any(leaves_open(first, other) for other in others):
         more = child.ask(WALL_SECONDS, replace(request, rounds=MORE_ROUNDS), quiet)
         turns = [(*some, *further) for some, further in zip(turns, more, strict=True)]
     return turns

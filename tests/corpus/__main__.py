@@ -86,6 +86,12 @@ def keep_floor(sets: Mapping[str, Json], half: str) -> None:
     FLOOR.write_text(json.dumps(kept, indent=1) + "\n")
 
 
+def not_right(cases: Sequence[Json]) -> list[str]:
+    """The cases that are clear and not right, or confidently wrong, a line each."""
+    off = [one for one in cases if one["confidently_wrong"] or (one["clear"] and not one["right"])]
+    return [f"{one['name']}: truth {one['truth']} {one['gain'][0]:.2f}x, said {one['verdict']}" for one in off]
+
+
 def _text(value: Any) -> str:
     return str(value[1]) if isinstance(value, list | tuple) else str(value)
 
@@ -151,11 +157,7 @@ def main() -> int:
     if given.floor:
         keep_floor(found["sets"], given.half)
     if given.cases:
-        print("\n".join(
-            f"{name}/{one['name']}: truth {one['truth']} {one['gain'][0]:.2f}x, said {one['verdict']}"
-            for name, cases in found["cases"].items() for one in cases
-            if one["confidently_wrong"] or (one["clear"] and not one["right"])
-        ))  # fmt: skip
+        print("\n".join(f"{name}/{line}" for name, cases in found["cases"].items() for line in not_right(cases)))
     if given.against is not None:
         path = Path(given.against)
         before = json.loads(path.read_text()) if path.is_file() else judged_by(given.against, sets, given.half)

@@ -20,7 +20,7 @@ from loaderbench.recording.facts import Run
 from loaderbench.recording.record import Estimate, RunRecord, StorageFigures, Verdict
 from loaderbench.recording.store import load_run
 from tests.corpus import adding, packed, score
-from tests.corpus.__main__ import AT_LEAST, AT_MOST, FLOOR, changes, judge
+from tests.corpus.__main__ import AT_LEAST, AT_MOST, FLOOR, changes, judge, not_right
 from tests.corpus.packed import Truth, half_of, names_of_sets, pack, read_set, without_paths, write_set
 
 MACHINE = {"machine": "a machine", "beside": "nothing"}
@@ -218,9 +218,7 @@ def test_todays_scores_are_not_below_the_floor(name: str) -> None:
     assert now["num_cases"] == floor["num_cases"], "cases were added: `python -m tests.corpus --floor`"
     lost = [field for field in AT_LEAST if now[field] < floor[field]]
     lost += [field for field in AT_MOST if now[field] > floor[field]]
-    off = [one for one in found["cases"][name] if one["confidently_wrong"] or (one["clear"] and not one["right"])]
-    said = [f"{one['name']}: {one['truth']} {one['gain'][0]:.2f}x, said {one['verdict']}" for one in off]
-    assert not lost, f"{lost}; not right are {said}"
+    assert not lost, f"{lost}; not right are {not_right(found['cases'][name])}"
 
 
 def test_no_case_names_a_folder_of_the_machine_that_measured_it() -> None:
