@@ -182,10 +182,10 @@ def _show(
     extra: dict[str, object] | None = None,
 ) -> None:
     if not output.quiet:
-        from loaderbench.reporting.comparison import print_comparison
         from loaderbench.reporting.console import make_console
+        from loaderbench.reporting.studies import print_findings
 
-        print_comparison(facts, comparison, make_console(stderr=output.on_stderr))
+        print_findings(facts, comparison, make_console(stderr=output.on_stderr))
         if study_id is not None:
             echo("", err=output.on_stderr)
             echo(f"kept as {study_id} in {output.results}", err=output.on_stderr)

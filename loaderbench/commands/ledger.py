@@ -35,7 +35,9 @@ def ledger(
     from loaderbench.cases.study import check_choice
     from loaderbench.recording.ledger import LEDGER_KINDS
     from loaderbench.recording.store import Store
-    from loaderbench.reporting.ledger import ledger_json, print_ledger
+    from loaderbench.reporting.console import print_result
+    from loaderbench.reporting.format import cleaned
+    from loaderbench.reporting.ledger import ledger_json, ledger_result
 
     check_json_target(output.json_out)
     wanted = [check_choice("--kind", kind, LEDGER_KINDS) for kind in kinds or ()]
@@ -45,7 +47,7 @@ def ledger(
     if output.json_out is not None:
         write_json(ledger_json(found), output.json_out)
         return
-    print_ledger(found, last=last, kinds=wanted)
+    print_result(ledger_result(cleaned(found), last=last, kinds=wanted))
 
 
 def _read(store: Store, kinds: Sequence[LedgerKind], *, every: bool) -> Ledger:

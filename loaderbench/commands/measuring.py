@@ -181,15 +181,14 @@ def _show(
 
 def _print(study: SweepStudy, records: list[RunRecord], output: OutputOptions, *, single: bool) -> None:
     from loaderbench.reporting.console import make_console
-    from loaderbench.reporting.study import print_study
-    from loaderbench.reporting.terminal import print_run, print_table
+    from loaderbench.reporting.studies import print_findings
+    from loaderbench.reporting.terminal import print_run
 
     console = make_console(stderr=output.on_stderr)
     if single:
         print_run(records[0], console)
     else:
-        print_table(records, console)
-        print_study(study.findings(), console)
+        print_findings(study.facts, study.findings(), console, records)
 
 
 def _as_json(study: SweepStudy, stored: StudyRecord | None) -> dict[str, object]:

@@ -70,13 +70,15 @@ def _show(study: LayersStudy, output: OutputOptions, csv: Path | None, *, every:
     from loaderbench.recording.model_layers import LayersResult
     from loaderbench.recording.output import is_standard_output
     from loaderbench.reporting.console import make_console
-    from loaderbench.reporting.model_layers import print_layers, profile_csv
+    from loaderbench.reporting.model_layers import profile_csv
+    from loaderbench.reporting.studies import print_findings
 
     stored = study.store()
     found = stored.findings
     assert isinstance(found, LayersResult)
     if not output.quiet:
-        print_layers(found, make_console(stderr=output.on_stderr or is_standard_output(csv)), every=every)
+        console = make_console(stderr=output.on_stderr or is_standard_output(csv))
+        print_findings(stored.facts, found, console, whole=every)
     if csv is not None and study.measured:
         write_out(profile_csv(found).encode(), csv)
     write_study(stored, output)

@@ -48,12 +48,11 @@ def memory(
 
 def _show(study: MemoryStudy, output: OutputOptions, *, every: bool) -> None:
     """Store, print and write what is known."""
-    from loaderbench.recording.model_memory import ModelMemory
     from loaderbench.reporting.console import make_console
-    from loaderbench.reporting.model_memory import print_memory
+    from loaderbench.reporting.studies import print_findings
 
     stored = study.store()
-    assert isinstance(stored.findings, ModelMemory)
     if not output.quiet and study.batches:
-        print_memory(stored.findings, make_console(stderr=output.on_stderr), every=every)
+        assert stored.findings is not None
+        print_findings(stored.facts, stored.findings, make_console(stderr=output.on_stderr), whole=every)
     write_study(stored, output)

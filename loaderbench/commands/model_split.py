@@ -76,12 +76,13 @@ def _show(table: TimesTable, output: OutputOptions, *, edited: bool) -> None:
     """Print a table of times, or write it as JSON. Raises ConfigError where there is none to show; an edit may leave
     none."""
     from loaderbench.errors import ConfigError
-    from loaderbench.reporting.console import make_console
-    from loaderbench.reporting.model_split import print_times
+    from loaderbench.reporting.console import make_console, print_table_of
+    from loaderbench.reporting.format import cleaned
+    from loaderbench.reporting.model_split import times_table
 
     if output.json_out is not None:
         write_json({"table": str(table.path), "times": list(table.entries)}, output.json_out)
     elif not table.entries and not edited:
         raise ConfigError(f"{table.path} has no times yet: run model split with two devices or more")
     else:
-        print_times(table.entries, make_console())
+        print_table_of(times_table(cleaned(tuple(table.entries))), make_console())

@@ -73,3 +73,5 @@ def _show_study(study: StudyRecord, store: Store, json_out: str | None, *, cavea
         print_caveats_of(runs)
     else:
         print_findings(study.facts, findings, make_console(), runs, whole=whole or caveats)
+        if whole and runs:
+            print_caveats_of(runs)

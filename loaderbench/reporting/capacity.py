@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from loaderbench.recording.capacity import Capacity, CapacityFacts, CapacityPoint, Stop
 from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.figures import Figure, colour, errors
+from loaderbench.reporting.result import Column, Result, Row, Section, Table
 from loaderbench.reporting.shown import Shown
-from loaderbench.reporting.tables import Cells, Page, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
-    from rich.console import Console
 
 STOP_WORDS: Mapping[Stop, str] = {
     "storage_bandwidth": "the storage's bandwidth",
@@ -24,7 +22,11 @@ STOP_WORDS: Mapping[Stop, str] = {
     "client_cpu": "this machine's CPUs",
     "barrier": "the barrier",
 }
-COLUMNS = ("ranks", "AU", "95 %", "least", "images/s", "storage", "CPUs", "data", "barrier", "MLPerf")
+COLUMNS = (
+    Column("ranks"), Column("AU", "0.1 %"), Column("95 %", rank=4), Column("least", "0.1 %", rank=7),
+    Column("images/s"), Column("storage", "%", rank=3), Column("CPUs", "%", rank=2), Column("data", "0.1 %", rank=5),
+    Column("barrier", "0.1 %", rank=6), Column("MLPerf", "0.1 %", rank=8),
+)  # fmt: skip
 NOTE = (
     "AU: time that the devices need for their steps ÷ elapsed time, mean over the ranks. Least: AU of the lowest rank. "
     "Storage, CPUs: the used share of the storage's ceiling and of the CPUs. Data, barrier: the share of the time in "
@@ -40,25 +42,6 @@ MLPERF_FEW = (
 )
 MLPERF_MANY = "Its rules want a data set of 5 times the memory as well: these figures are no results of that benchmark."
 PROVEN_COLD = "before each measurement the files were evicted from the page cache, and none of a sample was in it"
-
-
-def print_capacity(found: Capacity, console: Console | None = None) -> None:
-    """Print the answer, the curve and what it rests on."""
-    console, found = console or make_console(), fmt.cleaned(found)
-    console.print(styled(" · ".join(settings(found)), "bold"))
-    for line in answer_lines(found):
-        console.print(styled(line))
-    rows = point_rows(found)
-    if rows:
-        console.print()
-        table = plain_table()
-        for title in COLUMNS:
-            table.add_column(title, justify="right", no_wrap=True)
-        for cells in rows:
-            table.add_row(*(styled(cell) for cell in cells))
-        console.print(table)
-    for heading, lines in notes(found):
-        print_bullets(console, heading, lines)
 
 
 def settings(found: Capacity) -> list[str]:
@@ -127,23 +110,13 @@ def _evidence(found: Capacity) -> list[str]:
     return lines
 
 
-def point_rows(found: Capacity) -> Cells:
-    """A row for each number of ranks."""
-    return [
-        [
-            str(point.ranks),
-            fmt.percent(point.au_fraction, decimals=1),
-            _interval(point.au),
-            fmt.percent(point.au_least_fraction, decimals=1),
-            f"{fmt.number(point.samples_per_s.value)}",
-            fmt.percent(point.storage_use_fraction),
-            fmt.percent(point.cpu_use_fraction),
-            fmt.percent(point.waits_for_data_fraction, decimals=1),
-            fmt.percent(point.waits_at_barrier_fraction, decimals=1),
-            fmt.percent(point.mlperf.au_fraction, decimals=1),
-        ]
-        for point in found.curve
-    ]
+def point_row(point: CapacityPoint) -> Row:
+    """One number of ranks."""
+    return (
+        point.ranks, point.au_fraction, _interval(point.au), point.au_least_fraction, point.samples_per_s.value,
+        point.storage_use_fraction, point.cpu_use_fraction, point.waits_for_data_fraction,
+        point.waits_at_barrier_fraction, point.mlperf.au_fraction,
+    )  # fmt: skip
 
 
 def _interval(au: Estimate) -> str:
@@ -152,7 +125,7 @@ def _interval(au: Estimate) -> str:
     return f"{fmt.number(100 * au.low)}–{fmt.number(100 * au.high)}"
 
 
-def notes(found: Capacity) -> list[tuple[str, list[str]]]:
+def sections(found: Capacity) -> list[Section]:
     """(heading, lines): the prediction, what the figures mean, and what is missing."""
     rests = []
     if found.demand_samples_per_s is not None:
@@ -170,18 +143,17 @@ def notes(found: Capacity) -> list[tuple[str, list[str]]]:
     if found.curve:
         enough = all(point.mlperf.enough_steps for point in found.curve)
         few = f"{min(point.num_steps for point in found.curve):,} to {max(point.num_steps for point in found.curve):,}"
-        means = [NOTE, MLPERF, f"{MLPERF_MANY if enough else MLPERF_FEW} Steps of a rank here: {few}."]
+        means = [MLPERF, f"{MLPERF_MANY if enough else MLPERF_FEW} Steps of a rank here: {few}."]
     by_rule = [point.ranks for point in found.curve if point.mlperf.reaches_target]
     if found.found_ranks is not None and by_rule and max(by_rule) != found.found_ranks:
         means.append(f"By that rule it feeds {max(by_rule)}, because that rule counts the steps at the start.")
-    listed = [
+    return [
         ("Predicted from one and two ranks", bounds),
         ("What it rests on", rests),
         ("What it means", means),
         ("Caveats", [*found.caveats]),
         ("Missing figures", [f"{name}: {why}" for name, why in found.missing.items()]),
     ]
-    return [(heading, lines) for heading, lines in listed if lines]
 
 
 # -- the report ------------------------------------------------------------------------------------------
@@ -197,26 +169,13 @@ class _Dot(NamedTuple):
     images_per_s: float
 
 
-def capacity_page(found: Capacity, name: str, *, drawn: bool) -> Page:
-    """The study in a report. `name`: prefix of its figure's name; `drawn`: whether it has any."""
-    rows = point_rows(found)
-    figure = _figure(found, name) if drawn else None
-    return Page(
-        title=f"How many accelerators {found.dataset_name} feeds",
-        sentence=headline(found),
-        settings=settings(found),
-        tables=[Table("Ranks", tuple((title, "") for title in COLUMNS), rows, 0, NOTE)] if rows else [],
-        findings=[("Answer", answer_lines(found)), *notes(found)],
-        figures=[] if figure is None else [figure],
-    )
-
-
-def _figure(found: Capacity, name: str) -> Figure | None:
+def figures(found: Capacity) -> list[Figure]:
+    """The curve, where it has more than one point."""
     if len(found.curve) < 2:
-        return None
+        return []
     dots = [_dot(point) for point in found.curve]
-    return Figure(
-        f"{name}-ranks",
+    curve = Figure(
+        "ranks",
         "Accelerator utilization and images/s by ranks",
         "AU with its 95 % interval (left; dashed: the target) and the images/s of all ranks (right; dotted: what the "
         "storage gives, dash-dotted: what the ranks would take at AU 100 %).",
@@ -225,6 +184,7 @@ def _figure(found: Capacity, name: str) -> Figure | None:
         2.8,
         partial(_draw, dots=dots, found=found),
     )
+    return [curve]
 
 
 def _dot(point: CapacityPoint) -> _Dot:
@@ -266,11 +226,12 @@ class ShownCapacity(Shown[CapacityFacts, Capacity]):
     def interrupted(self, facts: CapacityFacts) -> bool:
         return facts.interrupted
 
-    def page(self, found: Capacity, name: str, *, drawn: bool) -> Page:
-        return capacity_page(found, name, drawn=drawn)
-
-    def print_found(self, found: Capacity, console: Console) -> None:
-        print_capacity(found, console)
-
-    def answer(self, found: Capacity) -> list[str]:
-        return answer_lines(found)
+    def result(self, facts: CapacityFacts, found: Capacity) -> Result:
+        return Result(
+            title=f"How many accelerators {found.dataset_name} feeds",
+            settings=settings(found),
+            answer=answer_lines(found),
+            tables=[Table("Ranks", COLUMNS, [point_row(point) for point in found.curve], NOTE)] if found.curve else [],
+            sections=sections(found),
+            draw=partial(figures, found),
+        )

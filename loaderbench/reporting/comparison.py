@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from loaderbench import plain
 from loaderbench.analysis.comparison import DATA_SET
 from loaderbench.cases.case import CacheState
 from loaderbench.plain import JsonObject
-from loaderbench.recording.record import Range, RunRecord
+from loaderbench.recording.record import Range
 from loaderbench.recording.studies import (
     CompareFacts,
     Comparison,
@@ -25,7 +26,8 @@ from loaderbench.recording.studies import (
 )
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting import words
-from loaderbench.reporting.console import STYLES, make_console, plain_table, print_bullets, styled
+from loaderbench.reporting.console import make_console, styled
+from loaderbench.reporting.result import Column, Result, Table
 from loaderbench.reporting.shown import Shown
 
 if TYPE_CHECKING:
@@ -41,42 +43,53 @@ LABEL_WIDTH = 16
 T = TypeVar("T")
 
 
-def print_comparison(facts: CompareFacts, comparison: Comparison, console: Console | None = None) -> None:
-    """The whole comparison: verdict first, rates, parity, each storage's figures, what else differs, caveats."""
-    console, facts, comparison = console or make_console(), fmt.cleaned(facts), fmt.cleaned(comparison)
+def comparison_result(facts: CompareFacts, comparison: Comparison) -> Result:
+    """The verdict first, rates, each storage's figures, parity, what else differs, caveats."""
+    from loaderbench.reporting.comparison_figure import comparison_figures  # it imports this module
+
     labels, pairs = facts.labels, comparison.pairs
-    console.print(styled(headline(comparison, labels), f"bold {OUTCOME_STYLES.get(comparison.outcome or '', '')}"))
-    _print_asked(comparison, labels, console)
-    same = facts.same_files
-    if same is not None:
-        text = (
-            f"both hold the same {same.num_images:,} images, {fmt.size(same.total_bytes)}: names and sizes of all, "
-            f"contents of {same.num_hashed:,}"
-        )
-        console.print(styled(text, "dim"))
-    console.print()
-    _print_rates(comparison, labels, console)
-    print_bullets(console, "Parity", [line for parity in comparison.parities for line in parity_lines(parity, labels)])
-    for pair in pairs:
-        _print_pair(pair, labels, console)
-    besides = f" other than {', '.join(comparison.factor)}" if comparison.factor else ""
-    print_bullets(console, f"Differences{besides}", difference_lines(comparison, labels))
-    print_bullets(console, "Not measured", [line for pair in pairs for line in failure_lines(pair, labels)])
-    print_bullets(console, "Notes", note_lines(facts))
-    _print_caveats(comparison, labels, console)
-
-
-def _print_asked(comparison: Comparison, labels: Labels, console: Console) -> None:
-    """Where each side's leading run read, and what both were asked for."""
-    leading = [(labels[name], record) for name in SIDES if (record := comparison.record(name)) is not None]
-    for label, record in leading:
-        where = [record.case.subject.dataset, record.storage.source if record.storage else None, record.run_id]
-        console.print(styled(f"{label}: {' · '.join(text for text in where if text)}", "dim"))
+    leading = [record for name in SIDES if (record := comparison.record(name)) is not None]
+    settings = []
     if leading:
-        records = [record for _, record in leading]
-        case = records[0].case
-        asked = [fmt.resolution(case), fmt.loader_name(case), *fmt.common_settings(records)]
-        console.print(styled(" · ".join(asked), "dim"))
+        settings = [fmt.resolution(leading[0].case), fmt.loader_name(leading[0].case), *fmt.common_settings(leading)]
+    besides = f" other than {', '.join(comparison.factor)}" if comparison.factor else ""
+    return Result(
+        title=f"{labels['a']} against {labels['b']}",
+        settings=settings,
+        answer=[headline(comparison, labels), *_where_read(comparison, labels), *_same_files(facts)],
+        tables=[_rates(comparison, labels), *filter(None, (_pair_table(pair, labels) for pair in pairs))],
+        sections=[
+            ("Verdicts", verdict_lines(pairs, labels)),
+            ("Parity", [line for parity in comparison.parities for line in parity_lines(parity, labels)]),
+            (f"Differences{besides}", difference_lines(comparison, labels)),
+            ("Not measured", [line for pair in pairs for line in failure_lines(pair, labels)]),
+            ("Notes", note_lines(facts)),
+            ("Caveats of the leading pair (`loaderbench show RUN` for the others)", caveat_lines(comparison, labels)),
+        ],
+        draw=partial(comparison_figures, comparison, labels),
+        style=OUTCOME_STYLES.get(comparison.outcome or "", ""),
+    )
+
+
+def _where_read(comparison: Comparison, labels: Labels) -> list[str]:
+    """Where each side's leading run read."""
+    lines = []
+    for name in SIDES:
+        record = comparison.record(name)
+        if record is not None:
+            where = [record.case.subject.dataset, record.storage.source if record.storage else None, record.run_id]
+            lines.append(f"{labels[name]}: {' · '.join(text for text in where if text)}")
+    return lines
+
+
+def _same_files(facts: CompareFacts) -> list[str]:
+    same = facts.same_files
+    if same is None:
+        return []
+    return [
+        f"both hold the same {same.num_images:,} images, {fmt.size(same.total_bytes)}: names and sizes of all, "
+        f"contents of {same.num_hashed:,}"
+    ]
 
 
 def headline(comparison: Comparison, labels: Labels) -> str:
@@ -138,21 +151,19 @@ def _workers(number: int) -> str:
     return "no workers" if number == 0 else f"{number} worker{'s' * (number != 1)}"
 
 
-def _print_rates(comparison: Comparison, labels: Labels, console: Console) -> None:
-    table = plain_table()
-    heads = (f"{labels[name][:LABEL_WIDTH]} img/s" for name in SIDES)
-    for title in ("cache", "workers", *heads):
-        table.add_column(title, justify="left" if title == "cache" else "right")
-    table.add_column("ratio", justify="right", no_wrap=True)
-    table.add_column("outcome", no_wrap=True)
-    for pair in comparison.pairs:
-        word = outcome_word(pair)
-        ratio = "" if pair.ratio is None else fmt.speedup(pair.ratio)
-        rates = [styled(fmt.plus_minus_percent(pair.side(name).throughput)) for name in SIDES]
-        style = OUTCOME_STYLES.get(pair.outcome or "", "")
-        table.add_row(styled(pair.cache), styled(str(pair.workers)), *rates, styled(ratio), styled(word, style))
-    console.print(table)
-    console.print(styled(f"ratio: images/s of {labels['b']} ÷ {labels['a']}, with its 95 % interval", "dim"))
+def _rates(comparison: Comparison, labels: Labels) -> Table:
+    heads = [f"{labels[name][:LABEL_WIDTH]} img/s" for name in SIDES]
+    columns = (
+        Column("cache", left=True, definition="cache"), Column("workers"),
+        *(Column(head, show=fmt.plus_minus_percent, definition="throughput") for head in heads),
+        Column("ratio", show=fmt.speedup, definition="ratio"), Column("outcome", left=True, definition="ratio"),
+    )  # fmt: skip
+    rows = [
+        (pair.cache, pair.workers, pair.a.throughput, pair.b.throughput, pair.ratio, outcome_word(pair))
+        for pair in comparison.pairs
+    ]
+    note = f"ratio: images/s of {labels['b']} ÷ {labels['a']}, with its 95 % interval"
+    return Table("Rates", columns, rows, note)
 
 
 # -- parity ------------------------------------------------------------------------------------------------
@@ -279,20 +290,23 @@ def pair_rows(pair: Pair) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _print_pair(pair: Pair, labels: Labels, console: Console) -> None:
+def _pair_table(pair: Pair, labels: Labels) -> Table | None:
     if pair.a.throughput is None and pair.b.throughput is None:
-        return
-    console.print()
-    table = plain_table()
-    table.add_column(configuration(pair.cache, pair.workers), no_wrap=True, min_width=18)
-    for name in SIDES:
-        table.add_column(labels[name][:LABEL_WIDTH], justify="right", min_width=28)
-    for what, *texts in pair_rows(pair):
-        table.add_row(what, *(styled(text, STYLES.get(text, "") if what == "verdict" else "") for text in texts))
-    console.print(table)
-    for name in SIDES:
-        if summary := pair.side(name).summary:
-            console.print(styled(f"{labels[name]}: {summary}"))
+        return None
+    name = configuration(pair.cache, pair.workers)
+    return Table(
+        name, (Column(name, left=True), *(Column(labels[side][:LABEL_WIDTH]) for side in SIDES)), pair_rows(pair)
+    )
+
+
+def verdict_lines(pairs: Sequence[Pair], labels: Labels) -> list[str]:
+    """What limits each side."""
+    return [
+        f"{configuration(pair.cache, pair.workers)}, {labels[side]}: {summary}"
+        for pair in pairs
+        for side in SIDES
+        if (summary := pair.side(side).summary)
+    ]
 
 
 # -- what else there is to know ----------------------------------------------------------------------------
@@ -321,15 +335,14 @@ def note_lines(facts: CompareFacts) -> list[str]:
     return [fmt.clean(words.note(note)) for note in facts.notes]
 
 
-def _print_caveats(comparison: Comparison, labels: Labels, console: Console) -> None:
-    """Print the caveats of the two leading runs; every run has its own."""
+def caveat_lines(comparison: Comparison, labels: Labels) -> list[str]:
+    """The caveats of the two leading runs; every run has its own."""
     said: dict[tuple[str, str], list[str]] = {}
     for name in SIDES:
         record = comparison.record(name)
         for caveat in fmt.grouped_caveats([] if record is None else [record]):
             said.setdefault((caveat.code, caveat.text), []).append(labels[name])
-    lines = [f"{code} ({', '.join(who)}): {text}" for (code, text), who in said.items()]
-    print_bullets(console, "Caveats of the leading pair (`loaderbench show RUN` for the others)", lines)
+    return [f"{code} ({', '.join(who)}): {text}" for (code, text), who in said.items()]
 
 
 def unlike_line(baseline: str, run: str, differs: Sequence[Difference]) -> str:
@@ -360,12 +373,10 @@ class ShownComparison(Shown[CompareFacts, Comparison]):
     def about(self, facts: CompareFacts) -> str:
         return f"{facts.labels['a']} against {facts.labels['b']}"
 
-    def print(
-        self, facts: CompareFacts, found: Comparison, console: Console, runs: Sequence[RunRecord], *, whole: bool
-    ) -> None:
-        print_comparison(facts, found, console)
+    def result(self, facts: CompareFacts, found: Comparison) -> Result:
+        return comparison_result(facts, found)
 
-    def sentence(self, found: Comparison) -> str:
+    def sentence(self, facts: CompareFacts, found: Comparison) -> str:
         ratio, outcome = found.ratio, (found.outcome or "").replace("_", " ")
         return "nothing to compare" if ratio is None else f"{outcome}: {fmt.speedup(ratio)} images/s"
 

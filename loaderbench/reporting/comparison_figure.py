@@ -26,8 +26,8 @@ class _Rate(NamedTuple):
     verdict: str | None
 
 
-def comparison_figure(comparison: Comparison, labels: Labels, name: str) -> Figure | None:
-    """None where nothing was measured."""
+def comparison_figures(comparison: Comparison, labels: Labels) -> list[Figure]:
+    """The rates, where any was measured."""
     rates = [
         _Rate(
             pair.cache, pair.workers, labels[side], rate.value, rate.low, rate.high, pair.side(side).bottleneck
@@ -37,11 +37,11 @@ def comparison_figure(comparison: Comparison, labels: Labels, name: str) -> Figu
         if (rate := pair.side(side).throughput) is not None
     ]  # fmt: skip
     if not rates:
-        return None
+        return []
     groups = list(dict.fromkeys((rate.cache, rate.workers) for rate in rates))
     sides = [labels[side] for side in SIDES]
-    return Figure(
-        f"{name}-rates",
+    figure = Figure(
+        "rates",
         f"{sides[0]} and {sides[1]}: images/s",
         "Both sides measured in turns, for each state of the page cache and number of workers.",
         _Rate._fields,
@@ -50,6 +50,7 @@ def comparison_figure(comparison: Comparison, labels: Labels, name: str) -> Figu
         partial(_draw, rates=rates, groups=groups, sides=sides),
         1.2 + 0.9 * len(groups),
     )
+    return [figure]
 
 
 def _draw(drawing: Drawing, rates: Sequence[_Rate], groups: Sequence[tuple[str, int]], sides: Sequence[str]) -> None:

@@ -17,10 +17,14 @@ from loaderbench.reporting import words
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Table as RichTable
     from rich.text import Text
 
+    from loaderbench.reporting.result import Column, Result, Table
+
 BAR_WIDTH = 24
+NAME_WIDTH = 14
+"""Names in a table are folded where they are longer and the terminal is narrow."""
 MOST_CODES = 6
 """Codes of caveats that are named where they are not put into words."""
 STYLES = {
@@ -66,7 +70,7 @@ def styled(content: str, style: str = "") -> Text:
     return Text(content, style=style)
 
 
-def plain_table() -> Table:
+def plain_table() -> RichTable:
     """A table without lines except the one under its heading."""
     from rich import box
     from rich.table import Table
@@ -96,6 +100,68 @@ def print_bullets(console: Console, title: str, items: Sequence[str]) -> None:
     console.print(styled(title, "bold"))
     for item in items:
         console.print(Padding(styled(item), (0, 0, 0, 2)))
+
+
+def print_result(result: Result, console: Console | None = None, *, whole: bool = False) -> None:
+    """Print the answer, the tables and the remarks. Not `whole`: of long tables the rows that matter most."""
+    console = console or make_console()
+    console.print(styled(" · ".join(result.settings), "bold"))
+    for number, line in enumerate(result.answer):
+        console.print(styled(line, f"bold {result.style}" if result.style and not number else ""))
+    for table in result.tables:
+        if whole or table.brief is None or table.brief:
+            console.print()
+            print_table_of(table, console, whole=whole)
+    for heading, lines in result.remarks:
+        print_bullets(console, heading, lines)
+    for heading, text in result.code:
+        console.print(styled(f"\n{heading}\n", "bold"))
+        console.print(styled(text), soft_wrap=True)
+
+
+def print_table_of(table: Table, console: Console, *, whole: bool = True) -> None:
+    """Print a table; a narrow console gets the columns that matter most, and says which it lacks."""
+    brief = None if whole else table.brief
+    rows = table.texts if brief is None else [table.texts[number] for number in brief]
+    left_out: list[int] = []
+    while _width(table.columns, rows, left_out) > console.width:
+        droppable = [number for number, one in enumerate(table.columns) if one.rank and number not in left_out]
+        if not droppable:
+            break
+        left_out.append(max(droppable, key=lambda number: table.columns[number].rank))
+    console.print(_drawn(table.columns, rows, left_out))
+    names = ", ".join(table.columns[number].name for number in sorted(left_out))
+    notes = [table.brief_note if brief is not None else "", table.note]
+    notes += [f"Not shown, for lack of width: {names}."] if names else []
+    if note := " ".join(filter(None, notes)):
+        console.print(styled(note, "dim"))
+
+
+def _width(columns: Sequence[Column], rows: Sequence[Sequence[str]], left_out: Sequence[int]) -> int:
+    """Characters that the table takes with its names folded as far as they may be, and a blank between columns."""
+    width = -1
+    for number, column in enumerate(columns):
+        if number not in left_out:
+            widest = max(len(text) for text in (column.name, *(row[number] for row in rows)))
+            width += 1 + (min(widest, NAME_WIDTH) if column.left else widest)
+    return width
+
+
+def _drawn(columns: Sequence[Column], rows: Sequence[Sequence[str]], left_out: Sequence[int]) -> RichTable:
+    """The table without some columns. Only names may be folded."""
+    kept = [number for number in range(len(columns)) if number not in left_out]
+    drawn = plain_table()
+    drawn.show_header = any(one.name for one in columns)
+    for number in kept:
+        name = columns[number].name
+        if columns[number].left:
+            least = min(NAME_WIDTH, max(len(text) for text in (name, *(row[number] for row in rows))))
+            drawn.add_column(name, overflow="fold", min_width=least)
+        else:
+            drawn.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        drawn.add_row(*(styled(row[number], STYLES.get(row[number], "")) for number in kept))
+    return drawn
 
 
 def print_caveats(console: Console, caveats: Iterable[Caveat], *, whole: bool = True) -> None:

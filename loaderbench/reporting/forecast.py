@@ -21,14 +21,12 @@ from loaderbench.recording.forecast import (
 )
 from loaderbench.recording.record import Range
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.figures import Figure, colour
+from loaderbench.reporting.result import Column, Result, Row, Table
 from loaderbench.reporting.shown import Shown
-from loaderbench.reporting.tables import Cells, Page, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
-    from rich.console import Console
 
 PART_WORDS: Mapping[ForecastPart, str] = {
     "start_up": "start-up",
@@ -52,33 +50,6 @@ LEFT_OUT_WORDS: Mapping[LeftOut, str] = {
 }
 ALL_RESIDENT = 0.995
 """Fraction of the pages in memory from which on it is not spoken of."""
-PART_COLUMNS = ("part", "first epoch", "each later one", "training", "share")
-CHECK_COLUMNS = ("epoch", "images", "predicted", "measured", "error", "interval")
-
-
-def print_forecast(found: Forecast, console: Console | None = None) -> None:
-    """Print the answer, the parts, what was left out, how good forecasts were here, and what the check found."""
-    console, found = console or make_console(), fmt.cleaned(found)
-    console.print(styled(" · ".join(settings(found)), "bold"))
-    console.print(styled(headline(found)))
-    console.print()
-    _print_table(console, PART_COLUMNS, part_rows(found.training), 1)
-    if found.checked:
-        console.print()
-        _print_table(console, CHECK_COLUMNS, check_rows(found), 1)
-    print_bullets(console, "After the change", after_lines(found))
-    print_bullets(console, "Checked", check_lines(found))
-    print_bullets(console, "What it rests on", basis_lines(found))
-    print_bullets(console, "Left out", left_out_lines(found))
-
-
-def _print_table(console: Console, columns: Sequence[str], rows: Cells, num_left: int) -> None:
-    table = plain_table()
-    for number, title in enumerate(columns):
-        table.add_column(title, justify="left" if number < num_left else "right", overflow="fold")
-    for cells in rows:
-        table.add_row(*(styled(cell) for cell in cells))
-    console.print(table)
 
 
 def settings(found: Forecast) -> list[str]:
@@ -140,22 +111,36 @@ def interval(one: Range) -> str:
     return f"{long_time(one.value)} ({long_time(one.low)} – {long_time(one.high)})"
 
 
-def part_rows(training: TrainingForecast) -> Cells:
+PART_COLUMNS = (
+    Column("part", left=True), Column("first epoch", rank=3, show=long_time),
+    Column("each later one", rank=2, show=long_time), Column("training", show=long_time),
+    Column("share", "0.1 %", rank=1),
+)  # fmt: skip
+CHECK_COLUMNS = (
+    Column("epoch", left=True), Column("images", rank=2), Column("predicted", show=interval),
+    Column("measured", show=long_time), Column("error", "0.1 %"), Column("interval", rank=1),
+)  # fmt: skip
+
+
+def part_rows(training: TrainingForecast) -> list[Row]:
     """A row a part: in the first epoch, in each later one, in the whole training."""
     begun, warm = training.first, training.epoch_s.get("warm")
     whole = training.own.value if training.own is not None else 0.0
-    rows: Cells = []
+    rows: list[Row] = []
     for part, words in PART_WORDS.items():
         first, later = ((None if one is None else one.parts.get(part)) for one in (begun, warm))
         over_all = training.parts.get(part)
         if first is None and later is None and over_all is None:
             continue
-        share = fmt.MISSING if over_all is None or not whole else fmt.percent(over_all.value / whole, decimals=1)
-        values = [fmt.MISSING if one is None else long_time(one.value) for one in (first, later, over_all)]
-        rows.append([words, *values, share])
+        share = None if over_all is None or not whole else over_all.value / whole
+        rows.append((words, *map(_value, (first, later, over_all)), share))
     sums = [None if one is None else one.own for one in (begun, warm)] + [training.own]
-    rows.append(["together", *(fmt.MISSING if one is None else long_time(one.value) for one in sums), ""])
+    rows.append(("together", *map(_value, sums), ""))
     return rows
+
+
+def _value(one: Range | None) -> float | None:
+    return None if one is None else one.value
 
 
 def after_lines(found: Forecast) -> list[str]:
@@ -173,12 +158,12 @@ def after_lines(found: Forecast) -> list[str]:
     return lines
 
 
-def check_rows(found: Forecast) -> Cells:
+def check_rows(found: Forecast) -> list[Row]:
     """A row for each epoch that was run, and one for all from the start of the process."""
     rows = [_check_row(one, found) for one in found.checked]
     if found.checked_training is not None:
         predicted, measured = found.checked_training
-        rows.append(["all, with start-up", "", *_compared(predicted, measured)])
+        rows.append(("all, with start-up", "", *_compared(predicted, measured)))
     return rows
 
 
@@ -189,18 +174,17 @@ def _check_name(one: CheckedEpoch, found: Forecast) -> str:
     return f"{kind} {STATE_WORDS[one.state]}"
 
 
-def _check_row(one: CheckedEpoch, found: Forecast) -> list[str]:
+def _check_row(one: CheckedEpoch, found: Forecast) -> Row:
     name = _check_name(one, found)
     if one.predicted is None or one.not_scored is not None:
-        predicted = fmt.MISSING if one.predicted is None else interval(one.predicted.s)
-        return [name, f"{one.num_images:,}", predicted, long_time(one.measured_s), "not scored", ""]
-    return [name, f"{one.num_images:,}", *_compared(one.predicted.s, one.measured_s)]
+        predicted = None if one.predicted is None else one.predicted.s
+        return (name, one.num_images, predicted, one.measured_s, "not scored", "")
+    return (name, one.num_images, *_compared(one.predicted.s, one.measured_s))
 
 
-def _compared(predicted: Range, measured: float) -> list[str]:
+def _compared(predicted: Range, measured: float) -> Row:
     held = predicted.low is not None and predicted.high is not None and predicted.low <= measured <= predicted.high
-    error = fmt.percent(measured / predicted.value - 1, decimals=1)
-    return [interval(predicted), long_time(measured), error, "held" if held else "missed"]
+    return (predicted, measured, measured / predicted.value - 1, "held" if held else "missed")
 
 
 def check_lines(found: Forecast) -> list[str]:
@@ -305,29 +289,8 @@ class _Bar(NamedTuple):
     hours: float
 
 
-def forecast_page(found: Forecast, name: str, *, drawn: bool) -> Page:
-    """The forecast in a report. `name`: prefix of its figure's name; `drawn`: whether it has any."""
-    tables = [Table("Where the time goes", tuple((one, "") for one in PART_COLUMNS), part_rows(found.training), 1)]
-    if found.checked:
-        tables.append(Table("Predicted and measured", tuple((one, "") for one in CHECK_COLUMNS), check_rows(found), 1))
-    findings = [
-        ("After the change", after_lines(found)),
-        ("Checked", check_lines(found)),
-        ("What it rests on", basis_lines(found)),
-        ("Left out", left_out_lines(found)),
-    ]
-    figure = _figure(found, name) if drawn else None
-    return Page(
-        title=f"How long: {found.asked.epochs:,} epochs of {found.asked.images:,} images",
-        sentence=headline(found),
-        settings=settings(found),
-        tables=tables,
-        findings=[(heading, lines) for heading, lines in findings if lines],
-        figures=[] if figure is None else [figure],
-    )
-
-
-def _figure(found: Forecast, name: str) -> Figure | None:
+def figures(found: Forecast) -> list[Figure]:
+    """The parts as bars, before and after a change."""
     trainings = [("as it is", found.training)]
     if found.after is not None and found.after_label is not None:
         trainings.append(("after the change", found.after))
@@ -337,9 +300,9 @@ def _figure(found: Forecast, name: str) -> Figure | None:
         for part, value in training.parts.items()
     ]
     if not bars:
-        return None
-    return Figure(
-        f"{name}-parts",
+        return []
+    parts = Figure(
+        "parts",
         "Where the training's time goes",
         "Each part's sum over all epochs; the whisker is the interval of the whole.",
         _Bar._fields,
@@ -347,6 +310,7 @@ def _figure(found: Forecast, name: str) -> Figure | None:
         0.9 + 0.7 * len(trainings),
         partial(_draw, trainings=trainings),
     )
+    return [parts]
 
 
 UNITS = ((3600.0, "hours", 5400.0), (60.0, "minutes", 120.0), (1.0, "seconds", 0.0))
@@ -386,11 +350,22 @@ class ShownForecast(Shown[ForecastFacts, Forecast]):
     def about(self, facts: ForecastFacts) -> str:
         return f"{facts.source.model}, {facts.asked.epochs} epochs of {facts.asked.images:,} images"
 
-    def page(self, found: Forecast, name: str, *, drawn: bool) -> Page:
-        return forecast_page(found, name, drawn=drawn)
-
-    def print_found(self, found: Forecast, console: Console) -> None:
-        print_forecast(found, console)
+    def result(self, facts: ForecastFacts, found: Forecast) -> Result:
+        tables = [Table("Where the time goes", PART_COLUMNS, part_rows(found.training))]
+        tables += [Table("Predicted and measured", CHECK_COLUMNS, check_rows(found))] if found.checked else []
+        return Result(
+            title=f"How long: {found.asked.epochs:,} epochs of {found.asked.images:,} images",
+            settings=settings(found),
+            answer=[headline(found)],
+            tables=tables,
+            sections=[
+                ("After the change", after_lines(found)),
+                ("Checked", check_lines(found)),
+                ("What it rests on", basis_lines(found)),
+                ("Left out", left_out_lines(found)),
+            ],
+            draw=partial(figures, found),
+        )
 
     def as_json(self, facts: ForecastFacts, found: Forecast) -> JsonObject:
         return {**figures_json(found), **super().as_json(facts, found)}

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar, cast, get_args
 from loaderbench.analysis.statistics import SCALES, UNBOUNDED
 from loaderbench.cases.case import Case
 from loaderbench.printable import clean as clean
+from loaderbench.printable import memory_size
 from loaderbench.recording.caveats import Caveat, Severity
 from loaderbench.recording.lines import RunLine
 from loaderbench.recording.record import Advice, Estimate, RunRecord
@@ -128,6 +129,11 @@ def size(num_bytes: float | None, per: str = "") -> str:
         if abs(num_bytes) >= scale:
             return f"{number(num_bytes / scale)} {unit}{per}"
     return f"{num_bytes:.0f} B{per}"
+
+
+def memory(num_bytes: float | None) -> str:
+    """Binary units, as memory is sold: 97.5 MiB"""
+    return MISSING if num_bytes is None or not math.isfinite(num_bytes) else memory_size(num_bytes)
 
 
 def percent(fraction: float | None, sign: str = " %", decimals: int = 0) -> str:

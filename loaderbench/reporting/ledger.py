@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from loaderbench.plain import JsonObject, to_json
 from loaderbench.printable import memory_size
 from loaderbench.recording.ledger import Entry, Ledger, LedgerKind, LedgerScore, Unit
 from loaderbench.recording.machines import HARDWARE
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.ledger_figure import ledger_figure
-from loaderbench.reporting.tables import Cells, Page, Table
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from loaderbench.reporting.result import Column, Result, Row, Table
 
 MEANS: Mapping[LedgerKind, str] = {
     "epoch": "time of a training epoch",
@@ -35,39 +30,38 @@ FILLED_BY: Mapping[LedgerKind, str] = {
     "fit": "model fit",
     "split": "model split",
 }
-SCORE_COLUMNS = ("kind", "of", "number", "median error", "90 %", "bias", "held")
-ENTRY_COLUMNS = ("when", "kind", "what", "predicted (low – high)", "measured", "error", "held")
-DAY_WIDTH, WIDE = 10, 100
-"""Letters of a date, behind which its time goes on a line of its own where the terminal has fewer than so many."""
+SCORE_COLUMNS = (
+    Column("kind", left=True), Column("of", left=True, rank=4), Column("number", rank=2), Column("median error"),
+    Column("90 %", rank=1), Column("bias", rank=3), Column("held"),
+)  # fmt: skip
+ENTRY_COLUMNS = (
+    Column("when", left=True, rank=3), Column("kind", left=True, rank=2), Column("what", left=True),
+    Column("predicted (low – high)"), Column("measured"), Column("error"), Column("held", rank=1),
+)  # fmt: skip
 NOTE = (
     "Error: measured ÷ predicted − 1. Median and 90 % ignore its sign; bias is the median with the sign. Held: the "
     "measured value lies within the predicted interval; – if the prediction has no interval."
 )
 
 
-def print_ledger(ledger: Ledger, console: Console | None = None, *, last: int, kinds: Sequence[LedgerKind]) -> None:
-    """Print the scores and the `last` entries. `kinds`: those that were asked for; none: all."""
-    console, ledger = console or make_console(), fmt.cleaned(ledger)
+def ledger_result(ledger: Ledger, *, last: int = 0, kinds: Sequence[LedgerKind] = ()) -> Result:
+    """The scores, and the `last` entries; in a report there are none. `kinds`: those that were asked for; none: all."""
+    tables, shown = [], list(reversed(ledger.entries[-last:])) if last else []
     if ledger.entries:
-        _print_table(console, SCORE_COLUMNS, score_rows(ledger), num_left=2)
-        console.print()
-        shown = ledger.entries[-last:]
-        _print_table(console, ENTRY_COLUMNS, [entry_row(entry) for entry in reversed(shown)], num_left=3)
-        console.print()
-        console.print(styled(NOTE, "dim"))
-    else:
-        console.print(styled(empty_sentence(kinds, is_elsewhere=ledger.num_elsewhere > 0)))
-    print_bullets(console, "Not shown", left_out(ledger, last))
-
-
-def _print_table(console: Console, columns: Sequence[str], rows: Cells, num_left: int) -> None:
-    table = plain_table()
-    for number, title in enumerate(columns):
-        most = DAY_WIDTH if title == ENTRY_COLUMNS[0] and console.width < WIDE else None
-        table.add_column(title, justify="left" if number < num_left else "right", overflow="fold", max_width=most)
-    for row in rows:
-        table.add_row(*map(styled, row))
-    console.print(table)
+        machines = {None if one.environment is None else repr(HARDWARE(one.environment)) for one in ledger.entries}
+        of = "" if len(machines) == 1 else f" The entries are of {len(machines)} machines."
+        tables.append(Table("Predicted against measured, by kind", SCORE_COLUMNS, score_rows(ledger), NOTE + of))
+    if shown:
+        tables.append(Table("Entries, newest first", ENTRY_COLUMNS, [entry_row(entry) for entry in shown]))
+    empty = empty_sentence(kinds, is_elsewhere=ledger.num_elsewhere > 0)
+    return Result(
+        title="Predictions",
+        settings=["What was predicted, and then measured"],
+        answer=[ledger_sentence(ledger) if ledger.entries else empty],
+        tables=tables,
+        sections=[("Not shown", left_out(ledger, last))] if last else [],
+        draw=lambda: [ledger_figure(ledger.entries)] if ledger.entries else [],
+    )
 
 
 def empty_sentence(kinds: Sequence[LedgerKind], *, is_elsewhere: bool) -> str:
@@ -104,26 +98,26 @@ def _entries(number: int) -> str:
 # -- cells -----------------------------------------------------------------------------------------------
 
 
-def score_rows(ledger: Ledger) -> Cells:
+def score_rows(ledger: Ledger) -> list[Row]:
     """A row a kind."""
-    return [[kind, MEANS[kind], *_figures(score)] for kind, score in ledger.scores.items()]
+    return [(kind, MEANS[kind], *_figures(score)) for kind, score in ledger.scores.items()]
 
 
-def _figures(score: LedgerScore) -> list[str]:
-    held = fmt.MISSING if not score.num_intervals else f"{score.num_held} of {score.num_intervals}"
-    return [
-        f"{score.num:,}", error_text(score.median_error_fraction), error_text(score.p90_error_fraction),
+def _figures(score: LedgerScore) -> Row:
+    held = None if not score.num_intervals else f"{score.num_held} of {score.num_intervals}"
+    return (
+        score.num, error_text(score.median_error_fraction), error_text(score.p90_error_fraction),
         error_text(score.bias_fraction, signed=True), held,
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
-def entry_row(entry: Entry) -> list[str]:
+def entry_row(entry: Entry) -> Row:
     """One prediction and its measurement."""
-    held = fmt.MISSING if entry.held is None else "yes" if entry.held else "no"
-    return [
+    held = None if entry.held is None else "yes" if entry.held else "no"
+    return (
         entry.at[:16].replace("T", " "), entry.kind, entry.what, predicted_text(entry),
         value_text(entry.measured, entry.unit), error_text(entry.error_fraction, signed=True), held,
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 def predicted_text(entry: Entry) -> str:
@@ -175,22 +169,6 @@ def _entry_json(entry: Entry) -> JsonObject:
     there = value.pop("environment")
     machine = {key: there[key] for key in ("cpu_model", "cpus_usable", "gpus")} if isinstance(there, dict) else None
     return {**value, "error_fraction": entry.error_fraction, "held": entry.held, "machine": machine}
-
-
-def ledger_page(ledger: Ledger) -> Page | None:
-    """The ledger in a report; None where it has no entries."""
-    if not ledger.entries:
-        return None
-    machines = {None if entry.environment is None else repr(HARDWARE(entry.environment)) for entry in ledger.entries}
-    of = "" if len(machines) == 1 else f" The entries are of {len(machines)} machines."
-    columns = tuple((title.capitalize() if title != "90 %" else title, "") for title in SCORE_COLUMNS)
-    return Page(
-        title="Predictions",
-        sentence=ledger_sentence(ledger),
-        settings=["What was predicted, and then measured"],
-        tables=[Table("Predicted against measured, by kind", columns, score_rows(ledger), 2, NOTE + of)],
-        figures=[ledger_figure(ledger.entries)],
-    )
 
 
 def ledger_sentence(ledger: Ledger) -> str:

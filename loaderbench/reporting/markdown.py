@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from loaderbench import __version__
-from loaderbench.reporting.report import Part, Report
-from loaderbench.reporting.tables import Page, Table
+from loaderbench.reporting.report import Report
+from loaderbench.reporting.result import Result, Section, Table
 
 
 def render_markdown(report: Report) -> str:
     """The report's Markdown text (GitHub's flavour; plain tables elsewhere)."""
     lines = [f"## {_plain(report.title)}", ""]
-    lines += [f"- **{_plain(part.title)}**: {_plain(part.sentence)}" for part in report.parts]
+    lines += [f"- **{_plain(part.result.title)}**: {_plain(part.headline)}" for part in report.parts]
     lines += [] if report.parts else ["- no run ended well"]
     for part in report.parts:
-        lines += _section(part)
+        lines += _section(part.result, part.sections)
     if report.predictions is not None:
-        lines += [*_section(report.predictions), _plain(report.predictions.sentence), ""]
+        lines += [*_section(report.predictions, report.predictions.remarks), _plain(report.predictions.headline), ""]
     if report.without is not None:
         lines += ["", f"### {report.without.title}", "", *_table(report.without), ""]
     if report.caveats:
@@ -31,21 +32,23 @@ def render_markdown(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _section(part: Part | Page) -> list[str]:
-    lines = ["", f"### {_plain(part.title)}", "", _plain(" · ".join(part.settings)), ""]
-    for number, table in enumerate(part.tables):
+def _section(result: Result, sections: Sequence[Section]) -> list[str]:
+    lines = ["", f"### {_plain(result.title)}", "", _plain(" · ".join(result.settings)), ""]
+    for number, table in enumerate(result.tables):
         text = _table(table)
         if number:
             text = ["<details>", f"<summary>{_plain(table.title)}</summary>", "", *text, "", "</details>"]
         lines += [*text, ""]
-    for heading, found in part.findings:
+    for heading, found in sections:
         lines += [f"**{heading}**", "", *(f"- {_plain(line)}" for line in found), ""]
+    for heading, code in result.code:
+        lines += [f"**{heading}**", "", "```", code, "```", ""]
     return lines
 
 
 def _table(table: Table) -> list[str]:
-    rule = [":--" if number < table.num_left else "--:" for number in range(len(table.columns))]
-    rows = [[heading for heading, _ in table.columns], rule, *table.rows]
+    rule = [":--" if column.left else "--:" for column in table.columns]
+    rows = [[column.name for column in table.columns], rule, *table.texts]
     lines = ["| " + " | ".join(cell if row is rule else _plain(cell) for cell in row) + " |" for row in rows]
     return [*lines, "", f"*{_plain(table.note)}*"] if table.note else lines
 

@@ -7,39 +7,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from loaderbench.recording.model_io import CopyFigures, IoFacts, IoRow, ModelIo
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.figures import Figure, colour, errors
+from loaderbench.reporting.result import Column, Result, Row, Table
 from loaderbench.reporting.shown import Shown
-from loaderbench.reporting.tables import Cells, Page, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matplotlib.figure import Figure as Drawing
-    from rich.console import Console
 
-COLUMNS = ("batch", "in", "ms", "bytes/s", "out", "ms", "bytes/s")
+COLUMNS = (
+    Column("batch"), Column("in", "bytes", rank=2), Column("ms", "ms"), Column("bytes/s", "bytes/s", rank=1),
+    Column("out", "bytes", rank=2), Column("ms", "ms"), Column("bytes/s", "bytes/s", rank=1),
+)  # fmt: skip
 NOTE = "In: the images to the device; out: the outputs to the host. Medians of the copies (95 % intervals)."
 SAME_MEMORY = (
     "The device computes in the host's memory, where nothing has to be copied: these are copies from one part of the "
     "same RAM to another, by one thread, from and to memory that no cache holds."
 )
 PINNED = "From pinned memory that no cache holds, and back to such memory, each from an idle device to its end."
-
-
-def print_io(result: ModelIo, console: Console | None = None) -> None:
-    """Print every batch, and what a copy is here."""
-    console, result = console or make_console(), fmt.cleaned(result)
-    console.print(styled(" · ".join(settings(result)), "bold"))
-    console.print(styled(io_sentence(result)))
-    console.print()
-    table = plain_table()
-    for title in COLUMNS:
-        table.add_column(title, justify="right", overflow="fold")
-    for cells in io_rows(result):
-        table.add_row(*(styled(cell) for cell in cells))
-    console.print(table)
-    print_bullets(console, "What it means", meaning(result))
 
 
 def settings(result: ModelIo) -> list[str]:
@@ -62,32 +48,19 @@ def io_sentence(result: ModelIo) -> str:
     )
 
 
-def io_rows(result: ModelIo) -> Cells:
-    """A row a batch."""
-    return [[str(row.batch_size), *_cells(row.data_in), *_cells(row.data_out)] for row in result.batches]
-
-
-def _cells(one: CopyFigures) -> list[str]:
-    milliseconds = fmt.MISSING
-    if one.s is not None:
-        milliseconds = fmt.number(one.s.value * 1e3)
-        if one.s.low is not None and one.s.high is not None:
-            milliseconds += f" ({fmt.number(one.s.low * 1e3)}–{fmt.number(one.s.high * 1e3)})"
-    rate = fmt.MISSING if one.bytes_per_s is None else fmt.size(one.bytes_per_s.value, "/s")
-    return [fmt.size(one.num_bytes), milliseconds, rate]
+def _way(one: CopyFigures) -> Row:
+    return (one.num_bytes, one.s, None if one.bytes_per_s is None else one.bytes_per_s.value)
 
 
 def meaning(result: ModelIo) -> list[str]:
     """What the figures mean, and why some are missing."""
-    lines = [NOTE]
+    lines = [SAME_MEMORY if result.same_memory else PINNED]
     if result.known is not None:
         rate = fmt.size(result.known.bytes_per_s, "/s")
         lines = [
             "Nothing was measured here: an emulated device copies nothing. Both ways take their bytes ÷ the copy rate "
             f"of its profile, {rate} ({result.known.source}); outputs are taken as those of 1,000 classes."
         ]
-    else:
-        lines.append(SAME_MEMORY if result.same_memory else PINNED)
     lines += [f"batch {row.batch_size}: {row.why}" for row in result.batches if row.why is not None]
     if result.interrupted:
         lines.append("Not all batches were copied.")
@@ -116,11 +89,11 @@ def _point(row: IoRow) -> _Point:
     return _Point(*cells)
 
 
-def io_page(result: ModelIo, name: str, *, drawn: bool) -> Page:
-    """The study in a report. `name`: prefix of its figure's name; `drawn`: whether it has any."""
+def figures(result: ModelIo) -> list[Figure]:
+    """The copies' times by batch, where there are several."""
     points = [_point(row) for row in result.batches if row.data_in.s is not None]
-    figure = Figure(
-        f"{name}-copies",
+    copies = Figure(
+        "copies",
         f"Data in and out of {result.device_name}, by batch",
         "Time of the images' way in and of the outputs' way out, with 95 % intervals where they were measured.",
         _Point._fields,
@@ -128,14 +101,7 @@ def io_page(result: ModelIo, name: str, *, drawn: bool) -> Page:
         2.6,
         partial(_draw, points=points),
     )
-    return Page(
-        title=f"{result.model}: data in and out of {result.device_name}",
-        sentence=io_sentence(result),
-        settings=settings(result),
-        tables=[Table("Copies", tuple((title, "") for title in COLUMNS), io_rows(result), 0, NOTE)],
-        findings=[("What it means", meaning(result))],
-        figures=[figure] if drawn and len(points) > 1 else [],
-    )
+    return [copies] if len(points) > 1 else []
 
 
 def _draw(drawing: Drawing, points: Sequence[_Point]) -> None:
@@ -171,8 +137,13 @@ class ShownIo(Shown[IoFacts, ModelIo]):
     def interrupted(self, facts: IoFacts) -> bool:
         return len(facts.batches) < facts.num_batches and all(one.failure is None for one in facts.batches)
 
-    def page(self, found: ModelIo, name: str, *, drawn: bool) -> Page:
-        return io_page(found, name, drawn=drawn)
-
-    def print_found(self, found: ModelIo, console: Console) -> None:
-        print_io(found, console)
+    def result(self, facts: IoFacts, found: ModelIo) -> Result:
+        rows = [(row.batch_size, *_way(row.data_in), *_way(row.data_out)) for row in found.batches]
+        return Result(
+            title=f"{found.model}: data in and out of {found.device_name}",
+            settings=settings(found),
+            answer=[io_sentence(found)],
+            tables=[Table("Copies", COLUMNS, rows, NOTE if found.known is None else "")],
+            sections=[("What it means", meaning(found))],
+            draw=partial(figures, found),
+        )

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from loaderbench.recording.model_layers import LayerRow, LayersResult
 from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.console import (
-    make_console,
-    plain_table,
-    print_bullets,
-    print_caveats,
-    print_rows,
-    styled,
-)
 from loaderbench.reporting.csv import csv_rows
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from loaderbench.reporting.result import Column, Row, Table
 
 NUM_SHOWN = 10
 FUNCTIONS = {
@@ -37,32 +26,7 @@ FUNCTIONS = {
 """Type → nnabla's name for the function, for the profile; others keep theirs."""
 
 
-# -- the terminal ------------------------------------------------------------------------------------------
-
-
-def print_layers(result: LayersResult, console: Console | None = None, *, every: bool = False) -> None:
-    """Print the calls (`every`: all in their order), the types, the averages and the caveats."""
-    console, result = console or make_console(), fmt.cleaned(result)
-    console.print(styled(" · ".join(settings(result)), "bold"))
-    if result.failure is not None:
-        print_bullets(console, "Not measured", [result.failure.message])
-    if not result.rows:
-        return
-    calls = calls_of(result)
-    shown = calls if every else sorted(calls, key=lambda one: -one.share)[:NUM_SHOWN]
-    _print_calls(shown, result, console)
-    if len(shown) < len(calls):
-        console.print(styled(f"The {len(shown)} most expensive of {len(calls)} calls; --all shows every one.", "dim"))
-    console.print()
-    if every:
-        _print_shapes(calls, result, console)
-        console.print()
-    _print_types(result, console)
-    console.print()
-    print_rows(console, summary(result))
-    missing = [f"{name}: {reason}" for name, reason in result.missing.items()]
-    print_bullets(console, "Not measured", missing)
-    print_caveats(console, result.caveats)
+# -- tables ----------------------------------------------------------------------------------------------
 
 
 def settings(result: LayersResult) -> list[str]:
@@ -97,45 +61,29 @@ def calls_of(result: LayersResult) -> list[Call]:
     return [Call(row, backward.get((row.name, row.call))) for row in result.rows if row.phase == "forward"]
 
 
-def _print_calls(calls: Sequence[Call], result: LayersResult, console: Console) -> None:
-    """The times of calls."""
-    trains, alone = result.mode == "train", result.alone_limit_s is not None
-    table = plain_table()
-    table.add_column("call", overflow="fold")
-    table.add_column("type", no_wrap=True)
-    for title in ("forward ms", "backward ms")[: 2 if trains else 1]:
-        table.add_column(title, justify="right", no_wrap=True)
-        if alone:
-            table.add_column("alone", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
-    for call in calls:
-        cells = _times(call.forward, alone=alone)
-        cells += _times(call.backward, alone=alone) if trains else []
-        mark = "*" if call.waits else ""
-        cells.append(fmt.percent(call.share, decimals=1))
-        table.add_row(styled(call.name + mark), styled(call.forward.type), *(styled(cell) for cell in cells))
-    console.print(table)
-
-
-def _print_shapes(calls: Sequence[Call], result: LayersResult, console: Console) -> None:
-    """What the calls make, and the memory required for data so far."""
-    table = plain_table()
-    table.add_column("call", overflow="fold")
-    for title in ("output", "parameters", "GFLOP", "required", "so far"):
-        table.add_column(title, justify="right", no_wrap=True)
+def calls_table(result: LayersResult) -> Table:
+    """A row a call, in the order of the forward pass; the most expensive in brief."""
+    calls, trains, alone = calls_of(result), result.mode == "train", result.alone_limit_s is not None
+    backward = [Column("backward ms", show=milliseconds)] if trains else []
+    columns = [
+        Column("call", left=True), Column("type", left=True, rank=2), Column("output", rank=7),
+        Column("forward ms", show=milliseconds), *([Column("alone", "ms", rank=3)] if alone else []),
+        *backward, *([Column("alone", "ms", rank=4)] if alone and trains else []), Column("share", "0.1 %"),
+        Column("parameters", rank=9), Column("GFLOP", "GFLOP", rank=8), Column("required", "bytes", rank=5),
+        Column("so far", "bytes", rank=6),
+    ]  # fmt: skip
     running = result.required_bytes - sum(call.forward.required_bytes or 0 for call in calls)
-    table.add_row(styled("Input"), styled(shape_text((result.batch_size, *result.input_shape))), "", "", *[
-        styled(fmt.size(running))
-    ] * 2)  # fmt: skip
+    rows = []
     for call in calls:
-        row = call.forward
-        running += row.required_bytes or 0
-        cells = [
-            shape_text(row.output_shape or ()), f"{row.parameters or 0:,}", _giga(call.flops),
-            fmt.size(row.required_bytes), fmt.size(running),
-        ]  # fmt: skip
-        table.add_row(styled(call.name), *(styled(cell) for cell in cells))
-    console.print(table)
+        running += call.forward.required_bytes or 0
+        rows.append((
+            f"{call.name}{'*' if call.waits else ''}", call.forward.type, shape_text(call.forward.output_shape or ()),
+            *_times(call.forward, alone=alone), *(_times(call.backward, alone=alone) if trains else ()),
+            call.share, call.forward.parameters or 0, call.flops or None, call.forward.required_bytes, running,
+        ))  # fmt: skip
+    dearest = sorted(range(len(calls)), key=lambda number: -calls[number].share)[:NUM_SHOWN]
+    brief_note = f"The {len(dearest)} most expensive of {len(calls)} calls; --all shows every one."
+    return Table("Calls", columns, rows, brief=dearest if len(dearest) < len(calls) else None, brief_note=brief_note)
 
 
 def shape_text(shape: Sequence[int]) -> str:
@@ -143,18 +91,16 @@ def shape_text(shape: Sequence[int]) -> str:
     return "×".join(map(str, shape)) or "1"
 
 
-def _times(row: LayerRow | None, *, alone: bool) -> list[str]:
-    cells = [fmt.MISSING if row is None else milliseconds(row.in_step_s)]
-    return [*cells, fmt.MISSING if row is None else milliseconds(row.alone_s, spread=False)] if alone else cells
+def _times(row: LayerRow | None, *, alone: bool) -> Row:
+    cells = (None if row is None else row.in_step_s,)
+    return (*cells, None if row is None else fmt.value_of(row.alone_s)) if alone else cells
 
 
-def milliseconds(estimate: Estimate | None, *, spread: bool = True) -> str:
+def milliseconds(estimate: Estimate) -> str:
     """`12.3 ±4%`"""
-    if estimate is None:
-        return fmt.MISSING
     text = fmt.number(estimate.value * 1e3)
     half = estimate.half_width
-    if not spread or half is None or not estimate.value:
+    if half is None or not estimate.value:
         return text
     fraction = half / estimate.value
     if fraction > 1 and estimate.low is not None and estimate.high is not None:
@@ -162,28 +108,27 @@ def milliseconds(estimate: Estimate | None, *, spread: bool = True) -> str:
     return f"{text} ±{fraction:.0%}"
 
 
-def _giga(flops: int | None) -> str:
-    return fmt.number(flops / 1e9) if flops else fmt.MISSING
-
-
-def _print_types(result: LayersResult, console: Console) -> None:
+def types_table(result: LayersResult) -> Table:
+    """A row a type, and one for each part of the iteration that is no layer."""
     trains = result.mode == "train"
-    table = plain_table()
-    table.add_column("type", no_wrap=True)
-    for title in ("calls", "forward ms", *(["backward ms"] if trains else []), "share", "GFLOP", "parameters"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for one in result.types:
-        cells = [str(one.num_calls), fmt.number(one.forward_s * 1e3)]
-        if trains:
-            cells.append(fmt.MISSING if one.backward_s is None else fmt.number(one.backward_s * 1e3))
-        cells += [fmt.percent(one.share_fraction, decimals=1), _giga(one.flops), f"{one.parameters:,}"]
-        table.add_row(styled(one.type), *(styled(cell) for cell in cells))
+    columns = [
+        Column("type", left=True), Column("calls", rank=2), Column("forward ms", "ms"),
+        *([Column("backward ms", "ms")] if trains else []), Column("share", "0.1 %"),
+        Column("GFLOP", "GFLOP", rank=1), Column("parameters", rank=3),
+    ]  # fmt: skip
+    rows: list[Row] = [
+        (
+            one.type, one.num_calls, one.forward_s, *((one.backward_s,) if trains else ()), one.share_fraction,
+            one.flops or None, one.parameters,
+        )
+        for one in result.types
+    ]  # fmt: skip
     for row in result.rows:
         if row.phase in ("load", "copy_inputs", "copy_targets", "zero_grad", "update", "monitor", "rest"):
-            time = fmt.MISSING if row.in_step_s is None else fmt.number(row.in_step_s.value * 1e3)
-            cells = ["", time, *([""] if trains else []), fmt.percent(row.share_fraction, decimals=1), "", ""]
-            table.add_row(styled(profile_name(result, row), "dim"), *(styled(cell, "dim") for cell in cells))
-    console.print(table)
+            backward = ("",) if trains else ()
+            name, time = profile_name(result, row), fmt.value_of(row.in_step_s)
+            rows.append((name, "", time, *backward, row.share_fraction, "", ""))
+    return Table("Types", columns, rows)
 
 
 def summary(result: LayersResult) -> list[tuple[str, str]]:

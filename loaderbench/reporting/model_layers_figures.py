@@ -12,21 +12,12 @@ from loaderbench.recording.model_layers import LayersFacts, LayersResult
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting import words
 from loaderbench.reporting.figures import Figure, colour, errors, legend, name_bars
-from loaderbench.reporting.model_layers import (
-    Call,
-    calls_of,
-    milliseconds,
-    print_layers,
-    settings,
-    shape_text,
-    summary,
-)
+from loaderbench.reporting.model_layers import Call, calls_of, calls_table, settings, summary, types_table
+from loaderbench.reporting.result import Result, names_and_values
 from loaderbench.reporting.shown import Shown
-from loaderbench.reporting.tables import Page, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
-    from rich.console import Console
 
 FORWARD, BACKWARD = "line0", "line1"
 """Names of the colours."""
@@ -57,7 +48,7 @@ class _Type(NamedTuple):
     share_fraction: float
 
 
-def layers_figures(result: LayersResult, name: str) -> list[Figure]:
+def layers_figures(result: LayersResult) -> list[Figure]:
     """None where nothing was measured."""
     bars = [_bar(number, call) for number, call in enumerate(calls_of(result), 1)]
     if not bars:
@@ -65,7 +56,7 @@ def layers_figures(result: LayersResult, name: str) -> list[Figure]:
     types = [_Type(one.type, one.num_calls, one.forward_s, one.backward_s, one.share_fraction) for one in result.types]
     return [
         Figure(
-            f"{name}-calls",
+            "calls",
             "Each call, in the order of the forward pass",
             "Forward and backward time in the running step, one on top of the other, with the 95 % interval of their "
             "sum's larger part; the most expensive are named.",
@@ -75,7 +66,7 @@ def layers_figures(result: LayersResult, name: str) -> list[Figure]:
             partial(_draw_calls, bars=bars),
         ),
         Figure(
-            f"{name}-types",
+            "types",
             "By type",
             "All calls of a type together.",
             _Type._fields,
@@ -151,53 +142,13 @@ def _legend(drawing: Drawing, *, trains: bool) -> None:
         legend(drawing, [FORWARD, BACKWARD], ["forward", "backward"])
 
 
-CALL_COLUMNS = ("Call", "Type", "Output", "Forward ms", "Alone", "Backward ms", "Alone", "Share", "Parameters", "GFLOP",
-                "Required")  # fmt: skip
-NUM_NAMES = 3
-"""Leading columns of CALL_COLUMNS that hold no figures."""
-
-
-def call_cells(result: LayersResult) -> list[list[str]]:
-    """A row a call, in order."""
-    rows = []
-    for call in calls_of(result):
-        forward, backward = call.forward, call.backward
-        rows.append([
-            call.name + ("*" if call.waits else ""), forward.type, shape_text(forward.output_shape or ()),
-            milliseconds(forward.in_step_s), milliseconds(forward.alone_s),
-            fmt.MISSING if backward is None else milliseconds(backward.in_step_s),
-            fmt.MISSING if backward is None else milliseconds(backward.alone_s),
-            fmt.percent(call.share, decimals=1), f"{forward.parameters or 0:,}", fmt.number(call.flops / 1e9),
-            fmt.size(forward.required_bytes),
-        ])  # fmt: skip
-    return rows
-
-
 def sentence(result: LayersResult) -> str:
     """The finding in one line."""
     if not result.types:
-        return "no layers were measured" if result.failure is None else result.failure.message
+        return "No layers were measured." if result.failure is None else result.failure.message
     parts = " and ".join(f"{one.type} {fmt.percent(one.share_fraction)}" for one in result.types[:2])
     doubt = "; the rows are disturbed" if result.disturbed else ""
     return f"Of an iteration of {result.model}, {parts}{doubt}."
-
-
-def layers_page(found: LayersResult, name: str, *, drawn: bool) -> Page:
-    """Its page in a report."""
-    table = Table("Calls", tuple((title, "") for title in CALL_COLUMNS), call_cells(found), NUM_NAMES)
-    lines = [
-        ("Averages, and whether the rows can be trusted", [": ".join(row) for row in summary(found)]),
-        ("Not measured", [": ".join(row) for row in found.missing.items()]),
-        ("Caveats", [words.sentence(caveat) for caveat in found.caveats]),
-    ]
-    return Page(
-        title=f"Layers of {found.model} on {found.device_name}",
-        sentence=sentence(found),
-        settings=settings(found),
-        tables=[table] if table.rows else [],
-        findings=[(heading, texts) for heading, texts in lines if texts],
-        figures=layers_figures(found, name) if drawn else [],
-    )
 
 
 class ShownLayers(Shown[LayersFacts, LayersResult]):
@@ -211,11 +162,19 @@ class ShownLayers(Shown[LayersFacts, LayersResult]):
     def interrupted(self, facts: LayersFacts) -> bool:
         return facts.status == "interrupted"
 
-    def page(self, found: LayersResult, name: str, *, drawn: bool) -> Page:
-        return layers_page(found, name, drawn=drawn)
-
-    def print_found(self, found: LayersResult, console: Console) -> None:
-        print_layers(found, console)
+    def result(self, facts: LayersFacts, found: LayersResult) -> Result:
+        rests = names_and_values("Averages, and whether the rows can be trusted", summary(found))
+        return Result(
+            title=f"Layers of {found.model} on {found.device_name}",
+            settings=settings(found),
+            answer=[sentence(found)],
+            tables=[calls_table(found), types_table(found), rests] if found.rows else [],
+            sections=[
+                ("Not measured", [": ".join(row) for row in found.missing.items()]),
+                ("Caveats", [words.sentence(caveat) for caveat in found.caveats]),
+            ],
+            draw=partial(layers_figures, found),
+        )
 
     def as_json(self, facts: LayersFacts, found: LayersResult) -> JsonObject:
         return super().as_json(facts, replace(found, caveats=tuple(map(words.worded_caveat, found.caveats))))

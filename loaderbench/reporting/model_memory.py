@@ -2,57 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from loaderbench import printable
-from loaderbench.recording.model_memory import BatchMemory, LayerMemory, ModelFit, ModelFitFacts, ModelMemory, PeakPlace
+from loaderbench.recording.model_memory import BatchMemory, ModelFit, ModelFitFacts, ModelMemory, PeakPlace
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
+from loaderbench.reporting.result import Column, Result, Table
 from loaderbench.reporting.shown import Shown
-from loaderbench.reporting.tables import Page, Table
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 MOST_LAYERS = 10
 """Layers that are printed where not all are asked for: those with the largest outputs."""
-BATCH_COLUMNS = ("batch", "predicted", "measured", "error", "reserved", "process")
-PREDICTED_RESERVED = "reserved, predicted"
-"""A column of its own before `reserved`, where it was predicted."""
-LAYER_COLUMNS = ("type", "output", "bytes", "all so far", "live")
+LAYER_COLUMNS = (
+    Column("layer", left=True), Column("type", left=True, rank=3), Column("output", rank=4), Column("bytes", "memory"),
+    Column("all so far", "memory", rank=2), Column("live", "memory", rank=1),
+)  # fmt: skip
 LAYERS_NOTE = (
     "All so far: the outputs' running sum, which is no peak. Live: all that is in memory when the layer has run. "
     "(`model layers` has Caffe's memory required for data.)"
 )
-TRIAL_COLUMNS = ("trial", "batch", "ended", "live peak", "predicted", "took")
-DATA_TITLE = "data growth"
-"""In place of the live peak where the kernel's limit counts the process's data."""
 KIND_COLUMNS = ("parameters", "gradients", "optimizer", "activations", "temporary")
 PHASES = {"standing": "before the step", "forward": "the forward pass", "backward": "the backward pass",
           "update": "the optimizer's update"}  # fmt: skip
 OUTCOMES = {"fits": "fits", "out_of_memory": "out of memory", "killed": "killed by the kernel", "unknown": "unknown"}
-
-
-def memory_size(num_bytes: float | None) -> str:
-    """As `printable.memory_size`; a sign where it is unknown."""
-    return fmt.MISSING if num_bytes is None or not math.isfinite(num_bytes) else printable.memory_size(num_bytes)
-
-
-def print_memory(result: ModelMemory, console: Console | None = None, *, every: bool = False) -> None:
-    """Print all batches. `every`: all layers, not only those with the largest outputs."""
-    console, result = console or make_console(), fmt.cleaned(result)
-    console.print(styled(" · ".join([*_asked(result), result.device_name]), "bold"))
-    _print_batches(result, console)
-    predicted = [one for one in result.batches if one.predicted is not None]
-    if predicted:
-        console.print()
-        _print_kinds(predicted, console)
-        console.print()
-        _print_layers(predicted[-1], console, every=every)
-    print_bullets(console, "Without a figure", [*_failures(result), *_reasons(result)])
-    print_bullets(console, "Beware", _unchecked(result))
 
 
 def _unchecked(result: ModelMemory | ModelFit) -> list[str]:
@@ -70,64 +40,38 @@ def _asked(result: ModelMemory | ModelFit) -> list[str]:
     return [result.model, result.mode, result.precision, *optimizer, size]
 
 
-def _print_batches(result: ModelMemory, console: Console) -> None:
-    table = plain_table()
-    for title in _batch_columns(result):
-        table.add_column(title, justify="right", overflow="fold")
-    for cells in _batch_cells(result):
-        table.add_row(*(styled(cell) for cell in cells))
-    console.print(table)
-
-
-def _reserve_predicted(result: ModelMemory) -> bool:
-    return any(one.predicted_reserved_bytes is not None for one in result.batches)
-
-
-def _batch_columns(result: ModelMemory) -> tuple[str, ...]:
-    *live, reserved, process = BATCH_COLUMNS
-    return (*live, *([PREDICTED_RESERVED] if _reserve_predicted(result) else []), reserved, process)
-
-
-def _batch_cells(result: ModelMemory) -> list[list[str]]:
-    rows, with_reserve = [], _reserve_predicted(result)
+def batches_table(result: ModelMemory) -> Table:
+    """A row a batch."""
+    with_reserve = any(one.predicted_reserved_bytes is not None for one in result.batches)
+    columns = [
+        Column("batch"), Column("predicted", "memory"), Column("measured", "memory"), Column("error"),
+        *([Column("reserved, predicted", "memory", rank=3)] if with_reserve else []),
+        Column("reserved", "memory", rank=2), Column("process", "memory", rank=1),
+    ]  # fmt: skip
+    rows = []
     for one in result.batches:
         measured = one.measured
-        rows.append([
-            str(one.batch_size),
-            memory_size(None if one.predicted is None else one.predicted.peak_live_bytes),
-            memory_size(None if measured is None else measured.peak_live_bytes),
-            fmt.MISSING if one.error_fraction is None else f"{one.error_fraction * 100:+.1f} %".replace("-0.0", "0.0"),
-            *([memory_size(one.predicted_reserved_bytes)] if with_reserve else []),
-            memory_size(None if measured is None else measured.peak_reserved_bytes),
-            memory_size(None if measured is None else measured.peak_process_bytes),
-        ])  # fmt: skip
-    return rows
+        rows.append((
+            one.batch_size, None if one.predicted is None else one.predicted.peak_live_bytes,
+            None if measured is None else measured.peak_live_bytes,
+            None if one.error_fraction is None else f"{one.error_fraction * 100:+.1f} %".replace("-0.0", "0.0"),
+            *([one.predicted_reserved_bytes] if with_reserve else []),
+            *((None, None) if measured is None else (measured.peak_reserved_bytes, measured.peak_process_bytes)),
+        ))  # fmt: skip
+    return Table("Predicted and measured peaks", columns, rows)
 
 
-def _print_kinds(batches: Sequence[BatchMemory], console: Console) -> None:
-    """What the predicted peak consists of, and where it is."""
-    table = plain_table()
-    table.add_column("at the peak", justify="right", no_wrap=True)
-    for title in KIND_COLUMNS:
-        table.add_column(title, justify="right", no_wrap=True)
-    for cells in _kind_cells(batches):
-        table.add_row(*(styled(cell) for cell in cells))
-    console.print(table)
-    for one in batches:
-        if one.peak is not None:
-            console.print(styled(f"Batch {one.batch_size} peaks in {place_words(one.peak)}."))
-
-
-def _kind_cells(batches: Sequence[BatchMemory]) -> list[list[str]]:
-    rows = []
-    for one in batches:
-        memory = one.predicted
-        if memory is None:
-            continue
-        sizes = (memory.parameters_bytes, memory.gradients_bytes, memory.optimizer_bytes, memory.activations_bytes,
-                 memory.temporary_bytes)  # fmt: skip
-        rows.append([f"batch {one.batch_size}", *map(memory_size, sizes)])
-    return rows
+def kinds_table(batches: Sequence[BatchMemory]) -> Table:
+    """What each predicted peak consists of."""
+    columns = [Column("at the peak", left=True)]
+    columns += [Column(title, "memory", rank=rank) for rank, title in enumerate(KIND_COLUMNS, 1)]
+    rows = [
+        (f"batch {one.batch_size}", memory.parameters_bytes, memory.gradients_bytes, memory.optimizer_bytes,
+         memory.activations_bytes, memory.temporary_bytes)
+        for one in batches
+        if (memory := one.predicted) is not None
+    ]  # fmt: skip
+    return Table("At the predicted peak", columns, rows)
 
 
 def place_words(place: PeakPlace) -> str:
@@ -137,29 +81,22 @@ def place_words(place: PeakPlace) -> str:
     return f"{PHASES[place.phase]}{where} ({operator})" if operator else f"{PHASES[place.phase]}{where}"
 
 
-def _print_layers(batch: BatchMemory, console: Console, *, every: bool) -> None:
-    """Outputs, their running sum, and what is live behind each layer."""
-    if not batch.layers:
-        return
-    rows: Sequence[LayerMemory] = batch.layers
-    if not every:
-        largest = sorted(rows, key=lambda row: row.output_bytes, reverse=True)[:MOST_LAYERS]
-        rows = [row for row in rows if row in largest][:MOST_LAYERS]
-    table = plain_table()
-    table.add_column(f"layer, batch {batch.batch_size}", overflow="fold")
-    for title in LAYER_COLUMNS:
-        table.add_column(title, justify="left" if title == "type" else "right", no_wrap=True)
-    for cells in map(_layer_cells, rows):
-        table.add_row(*(styled(cell) for cell in cells))
-    console.print(table)
-    left = len(batch.layers) - len(rows)
-    more = f"The {len(rows)} largest of {len(batch.layers)} outputs; --all prints them all. " if left else ""
-    console.print(styled(f"{more}All outputs together: {memory_size(batch.outputs_bytes)}. {LAYERS_NOTE}", "dim"))
-
-
-def _layer_cells(row: LayerMemory) -> list[str]:
-    return [row.name, row.type, "×".join(map(str, row.shape)), memory_size(row.output_bytes),
-            memory_size(row.outputs_bytes), memory_size(row.live_bytes)]  # fmt: skip
+def layers_table(batch: BatchMemory) -> Table:
+    """Outputs, their running sum, and what is live after each layer; the largest outputs in brief."""
+    layers = batch.layers
+    largest = sorted(range(len(layers)), key=lambda number: -layers[number].output_bytes)[:MOST_LAYERS]
+    rows = [
+        (row.name, row.type, "×".join(map(str, row.shape)), row.output_bytes, row.outputs_bytes, row.live_bytes)
+        for row in layers
+    ]
+    return Table(
+        f"Layers, batch {batch.batch_size}",
+        LAYER_COLUMNS,
+        rows,
+        f"All outputs together: {fmt.memory(batch.outputs_bytes)}. {LAYERS_NOTE}",
+        brief=sorted(largest) if len(largest) < len(layers) else None,
+        brief_note=f"The {len(largest)} largest of {len(layers)} outputs; --all prints them all.",
+    )
 
 
 def _failures(result: ModelMemory) -> list[str]:
@@ -172,24 +109,24 @@ def _failures(result: ModelMemory) -> list[str]:
     ]
 
 
-def memory_page(result: ModelMemory) -> Page:
-    """The study in a report: all its tables, every layer of the largest predicted batch."""
+def memory_result(result: ModelMemory) -> Result:
+    """All its tables, but no figure."""
     predicted = [one for one in result.batches if one.predicted is not None]
-    tables = [_table("Predicted and measured peaks", _batch_columns(result), _batch_cells(result), 1)]
+    tables = [batches_table(result)]
     if predicted:
-        last = predicted[-1]
-        tables.append(_table("At the predicted peak", ("batch", *KIND_COLUMNS), _kind_cells(predicted), 1))
-        title = f"Layers, batch {last.batch_size}"
-        tables.append(_table(title, ("layer", *LAYER_COLUMNS), [*map(_layer_cells, last.layers)], 2, LAYERS_NOTE))
-    lines = [*_failures(result), *_reasons(result)]
-    places = [f"batch {one.batch_size}: {place_words(one.peak)}" for one in predicted if one.peak is not None]
-    found = [("Where the peak is", places), ("Without a figure", lines), ("Beware", _unchecked(result))]
-    return Page(
-        f"Memory of {result.model}",
-        memory_sentence(result),
-        [*_asked(result), result.device_name],
-        tables,
-        [(heading, lines) for heading, lines in found if lines],
+        tables.append(kinds_table(predicted))
+        tables += [layers_table(predicted[-1])] if predicted[-1].layers else []
+    places = [f"Batch {one.batch_size}: {place_words(one.peak)}." for one in predicted if one.peak is not None]
+    return Result(
+        title=f"Memory of {result.model}",
+        settings=[*_asked(result), result.device_name],
+        answer=[memory_sentence(result)],
+        tables=tables,
+        sections=[
+            ("Where the peak is", places),
+            ("Without a figure", [*_failures(result), *_reasons(result)]),
+            ("Beware", _unchecked(result)),
+        ],
     )
 
 
@@ -201,11 +138,7 @@ def memory_sentence(result: ModelMemory) -> str:
     last = known[-1]
     assert last.predicted is not None
     error = "" if last.error_fraction is None else f", {abs(last.error_fraction) * 100:.1f} % from the measured peak"
-    return f"Batch {last.batch_size} needs {memory_size(last.predicted.peak_live_bytes)}, predicted{error}."
-
-
-def _table(title: str, columns: Sequence[str], rows: list[list[str]], num_left: int, note: str = "") -> Table:
-    return Table(title, tuple((heading.capitalize(), "") for heading in columns), rows, num_left, note)
+    return f"Batch {last.batch_size} needs {fmt.memory(last.predicted.peak_live_bytes)}, predicted{error}."
 
 
 def _reasons(result: ModelMemory) -> list[str]:
@@ -226,28 +159,13 @@ def _reasons(result: ModelMemory) -> list[str]:
 # -- model fit -------------------------------------------------------------------------------------------
 
 
-def print_fit(result: ModelFit, console: Console | None = None) -> None:
-    """Print the answer, the prediction beside it, and every trial."""
-    console, result = console or make_console(), fmt.cleaned(result)
-    console.print(styled(" · ".join([*_asked(result), result.device_name]), "bold"))
-    for line in fit_lines(result):
-        console.print(styled(line))
-    if result.trials:
-        console.print()
-        _print_trials(result, console)
-    missing = [] if result.not_measured is None else [f"trials: {result.not_measured}"]
-    if result.trace_failure is not None:
-        missing.append(f"prediction: {result.trace_failure.message}")
-    print_bullets(console, "Without a figure", missing)
-
-
 def fit_lines(result: ModelFit) -> list[str]:
     """The answer in sentences."""
-    limit = f"{memory_size(result.memory_bytes)} ({result.memory_source})"
+    limit = f"{fmt.memory(result.memory_bytes)} ({result.memory_source})"
     lines = [_answer(result, limit)]
     if result.predicted_batch is not None and result.not_measured is None:
         lines.append(f"Predicted before any trial: batch {result.predicted_batch}.")
-    peaks = [f"{one.batch_size}: {memory_size(one.peak_live_bytes)}" for one in result.predicted]
+    peaks = [f"{one.batch_size}: {fmt.memory(one.peak_live_bytes)}" for one in result.predicted]
     if peaks:
         lines.append(f"Predicted peaks by batch: {', '.join(peaks)}.")
     lines += _unchecked(result)
@@ -264,10 +182,10 @@ def _answer(result: ModelFit, limit: str) -> str:
     if result.largest_batch is None:
         return f"The largest batch within {limit} is not known."
     if result.largest_batch == 0:
-        needs = "" if result.needs_bytes is None else f": needs about {memory_size(result.needs_bytes)} of {limit}"
+        needs = "" if result.needs_bytes is None else f": needs about {fmt.memory(result.needs_bytes)} of {limit}"
         if result.needs_bytes is not None and result.needs_bytes <= result.memory_bytes:
             needs = (
-                f" within {limit}, though its tensors need about {memory_size(result.needs_bytes)} only: "
+                f" within {limit}, though its tensors need about {fmt.memory(result.needs_bytes)} only: "
                 "see below how it failed"
             )
         return f"Batch 1 does not fit{needs}."
@@ -283,47 +201,25 @@ def _answer(result: ModelFit, limit: str) -> str:
     return f"Batch {result.largest_batch} fits within {limit}; that it is the largest is not confirmed."
 
 
-def _print_trials(result: ModelFit, console: Console) -> None:
-    table = plain_table()
-    for title in _trial_columns(result):
-        table.add_column(title, justify="left" if title == "ended" else "right", no_wrap=True)
-    for cells in _trial_cells(result):
-        table.add_row(*(styled(cell) for cell in cells))
-    console.print(table)
-    print_bullets(console, "How they failed", _trial_failures(result))
-
-
-def _trial_columns(result: ModelFit) -> list[str]:
-    return [DATA_TITLE if title == "live peak" and result.how == "rlimit" else title for title in TRIAL_COLUMNS]
-
-
-def _trial_cells(result: ModelFit) -> list[list[str]]:
-    return [
-        [str(number), str(one.batch_size), OUTCOMES[one.outcome],
-         memory_size(one.peak_data_bytes if result.how == "rlimit" else one.peak_live_bytes),
-         memory_size(one.predicted_bytes), fmt.duration(one.wall_s)]
+def trials_table(result: ModelFit) -> Table:
+    """A row a trial."""
+    by_data = result.how == "rlimit"  # the kernel's limit counts the process's data
+    columns = (
+        Column("trial", rank=3), Column("batch"), Column("ended", left=True),
+        Column("data growth" if by_data else "live peak", "memory"), Column("predicted", "memory", rank=1),
+        Column("took", "s", rank=2),
+    )  # fmt: skip
+    rows = [
+        (number, one.batch_size, OUTCOMES[one.outcome], one.peak_data_bytes if by_data else one.peak_live_bytes,
+         one.predicted_bytes, one.wall_s)
         for number, one in enumerate(result.trials, 1)
     ]  # fmt: skip
+    return Table("Trials", columns, rows)
 
 
 def _trial_failures(result: ModelFit) -> list[str]:
     known = {why: one.batch_size for one in result.trials if (why := one.why) is not None}
     return [f"batch {size}: {why}" for why, size in known.items()]
-
-
-def fit_page(result: ModelFit) -> Page:
-    """The study in a report: the answer, and every trial."""
-    sentence, *lines = fit_lines(result)
-    tables = [_table("Trials", _trial_columns(result), _trial_cells(result), 3)] if result.trials else []
-    missing = [] if result.not_measured is None else [f"trials: {result.not_measured}"]
-    found = [("The prediction", lines), ("How trials failed", _trial_failures(result)), ("Without a figure", missing)]
-    return Page(
-        f"Largest batch of {result.model}",
-        sentence,
-        [*_asked(result), result.device_name],
-        tables,
-        [(heading, lines) for heading, lines in found if lines],
-    )
 
 
 class ShownFit(Shown[ModelFitFacts, ModelFit]):
@@ -337,8 +233,14 @@ class ShownFit(Shown[ModelFitFacts, ModelFit]):
     def interrupted(self, facts: ModelFitFacts) -> bool:
         return facts.interrupted
 
-    def page(self, found: ModelFit, name: str, *, drawn: bool) -> Page:
-        return fit_page(found)
-
-    def print_found(self, found: ModelFit, console: Console) -> None:
-        print_fit(found, console)
+    def result(self, facts: ModelFitFacts, found: ModelFit) -> Result:
+        missing = [] if found.not_measured is None else [f"trials: {found.not_measured}"]
+        if found.trace_failure is not None:
+            missing.append(f"prediction: {found.trace_failure.message}")
+        return Result(
+            title=f"Largest batch of {found.model}",
+            settings=[*_asked(found), found.device_name],
+            answer=fit_lines(found),
+            tables=[trials_table(found)] if found.trials else [],
+            sections=[("How trials failed", _trial_failures(found)), ("Without a figure", missing)],
+        )

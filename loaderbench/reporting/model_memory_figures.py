@@ -9,15 +9,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from loaderbench.recording.model_memory import MEMORY_KINDS, BatchMemory, ModelMemory, ModelMemoryFacts
+from loaderbench.reporting import format as fmt
 from loaderbench.reporting.figures import Figure, colour, legend, name_bars
-from loaderbench.reporting.model_memory import PHASES, memory_page, memory_size, place_words, print_memory
+from loaderbench.reporting.model_memory import PHASES, memory_result, place_words
+from loaderbench.reporting.result import Result
 from loaderbench.reporting.shown import Shown
-from loaderbench.reporting.tables import Page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
-    from rich.console import Console
 
 COLOURS = dict(zip(MEMORY_KINDS, ("line0", "line1", "line2", "line3", "line4"), strict=True))
 MEASURED = "rest"
@@ -49,15 +49,15 @@ class _Moment(NamedTuple):
     temporary_bytes: int
 
 
-def memory_figures(result: ModelMemory, name: str) -> list[Figure]:
-    """None where nothing was predicted. `name`: a prefix that is unique in the report."""
+def memory_figures(result: ModelMemory) -> list[Figure]:
+    """None where nothing was predicted."""
     batches = [one for one in result.batches if one.predicted is not None]
     if not batches:
         return []
     peaks = [_peak(one) for one in batches]
     drawn = [
         Figure(
-            f"{name}-peaks",
+            "peaks",
             "Peak memory by kind, and the measured peak",
             "The predicted peak of live memory, by kind from left to right in the order of the legend; below it the "
             "measured one, where there is one.",
@@ -73,7 +73,7 @@ def memory_figures(result: ModelMemory, name: str) -> list[Figure]:
         place = f"The peak is in {place_words(last.peak)}."
         drawn.append(
             Figure(
-                f"{name}-course",
+                "course",
                 f"Memory over the step, batch {last.batch_size}",
                 f"What is live after each allocation and release of the predicted step, in their order, not in time. "
                 f"{place}",
@@ -136,7 +136,7 @@ def _draw_peaks(drawing: Drawing, peaks: Sequence[_Peak]) -> None:
 
 def _write_size(axes: Axes, num_bytes: int, scale: float, place: float) -> None:
     axes.annotate(
-        memory_size(num_bytes), (num_bytes / scale, place), (3, 0), textcoords="offset points", va="center", fontsize=7
+        fmt.memory(num_bytes), (num_bytes / scale, place), (3, 0), textcoords="offset points", va="center", fontsize=7
     )
 
 
@@ -151,7 +151,7 @@ def _draw_course(drawing: Drawing, moments: Sequence[_Moment], place: str) -> No
     axes.plot([peak.event], [top], "o", color=colour("ink"), markersize=4)
     on_the_right = peak.event > (at[0] + at[-1]) / 2
     axes.annotate(
-        f"{memory_size(peak.live_bytes)}{f', {place}' if place else ''}", (peak.event, top),
+        f"{fmt.memory(peak.live_bytes)}{f', {place}' if place else ''}", (peak.event, top),
         (-5 if on_the_right else 5, 4), textcoords="offset points", fontsize=7, va="bottom",
         ha="right" if on_the_right else "left",
     )  # fmt: skip
@@ -191,8 +191,5 @@ class ShownMemory(Shown[ModelMemoryFacts, ModelMemory]):
     def interrupted(self, facts: ModelMemoryFacts) -> bool:
         return facts.interrupted
 
-    def page(self, found: ModelMemory, name: str, *, drawn: bool) -> Page:
-        return replace(memory_page(found), figures=memory_figures(found, name) if drawn else [])
-
-    def print_found(self, found: ModelMemory, console: Console) -> None:
-        print_memory(found, console)
+    def result(self, facts: ModelMemoryFacts, found: ModelMemory) -> Result:
+        return replace(memory_result(found), draw=partial(memory_figures, found))

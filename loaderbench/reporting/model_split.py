@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial
 
 from loaderbench.recording.model_split import ModelSplit, SplitFacts, SplitMember
 from loaderbench.recording.record import Estimate
 from loaderbench.recording.split_times import SplitTime
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.model_split_figure import split_figures
+from loaderbench.reporting.result import Cell, Column, Result, Row, Section, Table
 from loaderbench.reporting.shown import Shown
-from loaderbench.reporting.tables import Cells, Page, Table
 
-if TYPE_CHECKING:
-    from rich.console import Console
 
-COLUMNS = ("Device", "images", "predicted", "measured")
-TIME_COLUMNS = ("Device", "beside", "images", "time", "interval", "turns", "origin")
-NUM_NAMES = 1
+def _time(estimate: Estimate) -> str:
+    """61.2 ms (60.1–63.0)"""
+    if estimate.low is None or estimate.high is None:
+        return fmt.duration(estimate.value)
+    return f"{fmt.duration(estimate.value)} ({_range(estimate.value, estimate.low, estimate.high)})"
+
+
+def _range(value: float, low: float, high: float) -> str:
+    """Both ends in the unit that `format.duration` gives the value."""
+    unit = 1.0 if value >= 1 else 1e3 if value >= 1e-3 else 1e6
+    return f"{fmt.number(low * unit)}–{fmt.number(high * unit)}"
+
+
+COLUMNS = (Column("Device", left=True), Column("images"), Column("predicted", "s"), Column("measured", show=_time))
+TIME_COLUMNS = (
+    Column("Device", left=True), Column("beside", left=True), Column("images"), Column("time", "s"),
+    Column("interval", rank=1), Column("turns", rank=2), Column("origin", rank=3),
+)  # fmt: skip
 MUCH_STOLEN = 0.03
 """Of the processors' time, beyond which figures are not this machine's."""
 PART_NOTE = (
@@ -44,34 +57,9 @@ INTERPOLATED = "*: on the line between measured sizes."
 CLOSE_IN_ORDER = "images differ by less than the tolerance, so that a wrong order could not be told"
 
 
-def print_split(result: ModelSplit, console: Console | None = None) -> None:
-    """Print the answer, each part, and what the figures mean."""
-    console, result = console or make_console(), fmt.cleaned(result)
-    console.print(styled(" · ".join(settings(result)), "bold"))
-    for line in answer_lines(result):
-        console.print(styled(line))
-    rows = part_rows(result)
-    if rows:
-        console.print()
-        _print_table(console, COLUMNS, rows)
-    for title, lines in notes(result):
-        print_bullets(console, title, lines)
-
-
-def print_times(times: Sequence[SplitTime], console: Console) -> None:
-    """Print the table of times."""
-    _print_table(console, TIME_COLUMNS, time_rows(fmt.cleaned(tuple(times))), num_names=2)
-    console.print(styled(TABLE_NOTE, "dim"))
-
-
-def _print_table(console: Console, columns: Sequence[str], rows: Cells, num_names: int = NUM_NAMES) -> None:
-    table = plain_table()
-    for number, title in enumerate(columns):
-        is_name = number < num_names
-        table.add_column(title, justify="left" if is_name else "right", no_wrap=not is_name, overflow="fold")
-    for cells in rows:
-        table.add_row(*(styled(cell) for cell in cells))
-    console.print(table)
+def times_table(times: Sequence[SplitTime]) -> Table:
+    """The table of times."""
+    return Table("Times", TIME_COLUMNS, [_time_row(one) for one in times], TABLE_NOTE)
 
 
 def settings(result: ModelSplit) -> list[str]:
@@ -167,70 +155,40 @@ def _check_line(result: ModelSplit) -> str | None:
     return f"The outputs of {num} images equal those of {device} for the whole batch ({figures}){doubt}."
 
 
-def _time(estimate: Estimate) -> str:
-    """61.2 ms (60.1–63.0)"""
-    if estimate.low is None or estimate.high is None:
-        return fmt.duration(estimate.value)
-    return f"{fmt.duration(estimate.value)} ({_range(estimate.value, estimate.low, estimate.high)})"
-
-
-def _range(value: float, low: float, high: float) -> str:
-    """Both ends in the unit that `format.duration` gives the value."""
-    unit = 1.0 if value >= 1 else 1e3 if value >= 1e-3 else 1e6
-    return f"{fmt.number(low * unit)}–{fmt.number(high * unit)}"
-
-
 # -- tables ----------------------------------------------------------------------------------------------
 
 
-def part_rows(result: ModelSplit) -> Cells:
+def part_rows(result: ModelSplit) -> list[Row]:
     """A row a member; then the whole, and the fastest device alone."""
     if result.predicted_s is None:
         return []
-    rows = [_part_cells(member) for member in result.members]
-    whole = "" if result.measured_s is None else _time(result.measured_s)
-    rows.append(["all together", str(result.batch_size), fmt.duration(result.predicted_s), whole or fmt.MISSING])
+    rows: list[Row] = [_part_row(member) for member in result.members]
+    rows.append(("all together", result.batch_size, result.predicted_s, result.measured_s))
     alone = result.fastest_alone
     if alone is not None and result.outcome != "alone":
-        taken = fmt.MISSING if alone.s is None else _time(alone.s)
-        rows.append([f"{alone.device} alone", str(result.batch_size), fmt.duration(alone.predicted_s), taken])
+        rows.append((f"{alone.device} alone", result.batch_size, alone.predicted_s, alone.s))
     return rows
 
 
-def _part_cells(member: SplitMember) -> list[str]:
-    star = "*" if member.interpolated else ""
-    return [
-        member.device,
-        str(member.batch_size),
-        "no part" if not member.batch_size else f"{fmt.duration(member.predicted_s)}{star}",
-        fmt.MISSING if member.measured_s is None else _time(member.measured_s),
-    ]
+def _part_row(member: SplitMember) -> Row:
+    predicted: Cell = member.predicted_s if member.batch_size else "no part"
+    if member.batch_size and member.interpolated:
+        predicted = f"{fmt.duration(member.predicted_s)}*"
+    return (member.device, member.batch_size, predicted, member.measured_s)
 
 
-def time_rows(times: Sequence[SplitTime]) -> Cells:
-    """A row an entry."""
-    rows = []
-    for one in times:
-        spread = ""
-        if one.low is not None and one.high is not None:
-            spread = _range(one.seconds or one.low, one.low, one.high)
-        rows.append(
-            [
-                one.device,
-                ", ".join(one.beside) or "alone",
-                str(one.batch_size),
-                "does not fit" if one.seconds is None else fmt.duration(one.seconds),
-                spread,
-                "" if one.num_turns is None else str(one.num_turns),
-                one.origin,
-            ]
-        )
-    return rows
+def _time_row(one: SplitTime) -> Row:
+    spread = ""
+    if one.low is not None and one.high is not None:
+        spread = _range(one.seconds or one.low, one.low, one.high)
+    seconds: Cell = "does not fit" if one.seconds is None else one.seconds
+    turns: Cell = "" if one.num_turns is None else one.num_turns
+    return (one.device, ", ".join(one.beside) or "alone", one.batch_size, seconds, spread, turns, one.origin)
 
 
-def notes(result: ModelSplit) -> list[tuple[str, list[str]]]:
+def sections(result: ModelSplit) -> list[Section]:
     """(heading, lines): what the figures mean, and why some are missing."""
-    means = [PART_NOTE]
+    means = []
     if result.outcome != "alone":
         means.append(ALONE_NOTE)
     if any(member.emulated for member in result.members):
@@ -258,29 +216,12 @@ def notes(result: ModelSplit) -> list[tuple[str, list[str]]]:
         for one in dict.fromkeys(result.alone)
         if one.predicted_s is not None or one.why is not None
     ]
-    found = [
+    return [
         ("What it means", means),
         (f"Batch {result.batch_size} on each device alone, by the table", alone),
-        ("Not measured here", [*result.assumptions]),
+        ("Not measured here", result.assumptions),
         ("Without a figure", [f"{name}: {why}" for name, why in result.missing.items()]),
     ]
-    return [(heading, lines) for heading, lines in found if lines]
-
-
-def split_page(result: ModelSplit, name: str, *, drawn: bool) -> Page:
-    """The study in a report. `name`: prefix of its figures' names; `drawn`: whether it has any."""
-    rows, times = part_rows(result), time_rows(result.times)
-    tables = [Table("Parts", tuple((title, "") for title in COLUMNS), rows, NUM_NAMES, PART_NOTE)] if rows else []
-    if times:
-        tables.append(Table("Times", tuple((title, "") for title in TIME_COLUMNS), times, 2, TABLE_NOTE))
-    return Page(
-        title=f"{result.model}, batch {result.batch_size} over {len(result.members)} devices",
-        sentence=split_sentence(result),
-        settings=settings(result),
-        tables=tables,
-        findings=[("Answer", answer_lines(result)), *notes(result)],
-        figures=split_figures(result, name) if drawn else [],
-    )
 
 
 class ShownSplit(Shown[SplitFacts, ModelSplit]):
@@ -294,11 +235,14 @@ class ShownSplit(Shown[SplitFacts, ModelSplit]):
     def interrupted(self, facts: SplitFacts) -> bool:
         return facts.interrupted
 
-    def page(self, found: ModelSplit, name: str, *, drawn: bool) -> Page:
-        return split_page(found, name, drawn=drawn)
-
-    def print_found(self, found: ModelSplit, console: Console) -> None:
-        print_split(found, console)
-
-    def answer(self, found: ModelSplit) -> list[str]:
-        return answer_lines(found)
+    def result(self, facts: SplitFacts, found: ModelSplit) -> Result:
+        rows = part_rows(found)
+        tables = [Table("Parts", COLUMNS, rows, PART_NOTE)] if rows else []
+        return Result(
+            title=f"{found.model}, batch {found.batch_size} over {len(found.members)} devices",
+            settings=settings(found),
+            answer=answer_lines(found),
+            tables=[*tables, replace(times_table(found.times), brief=())] if found.times else tables,
+            sections=sections(found),
+            draw=partial(split_figures, found),
+        )

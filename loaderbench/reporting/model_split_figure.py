@@ -34,12 +34,12 @@ class _Point(NamedTuple):
     ms: float
 
 
-def split_figures(result: ModelSplit, name: str) -> list[Figure]:
-    """Those that there is something to draw for. `name`: a prefix that is unique in the report."""
-    return [one for one in (_parts(result, name), _times(result, name)) if one is not None]
+def split_figures(result: ModelSplit) -> list[Figure]:
+    """Those that there is something to draw for."""
+    return [figure for figure in (_parts(result), _times(result)) if figure is not None]
 
 
-def _parts(result: ModelSplit, name: str) -> Figure | None:
+def _parts(result: ModelSplit) -> Figure | None:
     bars = [
         _bar(f"{one.device}: {one.batch_size}", one.batch_size, one.predicted_s, one.measured_s)
         for one in result.members
@@ -52,7 +52,7 @@ def _parts(result: ModelSplit, name: str) -> Figure | None:
         label = f"{alone.device} alone: {result.batch_size}"
         bars.append(_bar(label, result.batch_size, alone.predicted_s, alone.s))
     return Figure(
-        f"{name}-parts",
+        "parts",
         f"{result.model}, batch {result.batch_size}: each member's part, and the fastest device alone",
         "From the common start to the end: measured (wide, with its 95 % interval) and predicted by the table "
         "(narrow). The split ends with its last member, at the dashed line.",
@@ -89,7 +89,7 @@ def _draw_parts(drawing: Drawing, bars: Sequence[_Bar], result: ModelSplit) -> N
     axes.grid(axis="x")
 
 
-def _times(result: ModelSplit, name: str) -> Figure | None:
+def _times(result: ModelSplit) -> Figure | None:
     points = [
         _Point(f"{one.device} beside {', '.join(one.beside)}", one.batch_size, one.seconds * 1e3)
         for one in result.times
@@ -98,7 +98,7 @@ def _times(result: ModelSplit, name: str) -> Figure | None:
     if len(points) < 2:
         return None
     return Figure(
-        f"{name}-times",
+        "times",
         f"{result.model}: time of a part by its size",
         "The times that the search goes by, each the median of turns while the other devices worked; between them it "
         "takes the line.",

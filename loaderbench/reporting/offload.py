@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
 
 from loaderbench.analysis.offload import is_wrong
 from loaderbench.recording.offload_study import ModelOffload, OffloadFacts, OffloadOutcome, OffloadRow
 from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
-from loaderbench.reporting.model_memory import memory_size
-from loaderbench.reporting.offload_figure import MIB, offload_figure, threshold_text
+from loaderbench.reporting.offload_figure import offload_figures, threshold_text
+from loaderbench.reporting.result import SHOW, Cell, Column, Result, Row, Section, Table
 from loaderbench.reporting.shown import Shown
-from loaderbench.reporting.tables import Page, Table
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-RATIO = "ratio"
-COLUMNS = ("On the host", "ms/image", RATIO, "peak", "host", "moved", "hidden", "exposed")
-NUM_NAMES = 1
-"""Leading columns that hold no figures."""
 BEST = "→ "
 WIDE = 20
 """An interval whose ends are more than so many times apart says nothing."""
@@ -51,26 +42,6 @@ ON_HOST = (
     "The device's memory is this machine's own: what is offloaded goes to a second part of the same RAM, so bytes are "
     "real and times say nothing of another device."
 )
-
-
-def print_offload(result: ModelOffload, console: Console | None = None) -> None:
-    """Print the answer, every setting, and what the figures mean."""
-    console, result = console or make_console(), fmt.cleaned(result)
-    console.print(styled(" · ".join(settings(result)), "bold"))
-    for line in answer_lines(result):
-        console.print(styled(line))
-    rows = offload_rows(result)
-    if rows:
-        console.print()
-        table = plain_table()
-        for number, title in enumerate(offload_columns(result)):
-            table.add_column(title, justify="left" if number < NUM_NAMES else "right", no_wrap=True)
-        for cells in rows:
-            table.add_row(*(styled(cell) for cell in cells))
-        console.print(table)
-        console.print(styled(_column_note(result), "dim"))
-    for title, lines in notes(result):
-        print_bullets(console, title, lines)
 
 
 def settings(result: ModelOffload) -> list[str]:
@@ -105,11 +76,11 @@ def offload_sentence(result: ModelOffload) -> str:
 
 
 def _fit(result: ModelOffload) -> str:
-    limit, row = memory_size(result.memory_bytes), result.without
+    limit, row = fmt.memory(result.memory_bytes), result.without
     if row is None or row.outcome == "not_tried":
         return f"Whether batch {result.batch_size} fits in {limit} was not tried"
     peak = row.peak_bytes
-    needs = f" (it needs {memory_size(peak)})" if peak is not None and peak > result.memory_bytes else ""
+    needs = f" (it needs {fmt.memory(peak)})" if peak is not None and peak > result.memory_bytes else ""
     if row.outcome == "fits":
         ratio = "" if row.to_batch_one is None or row == result.batch_one else f", at {times(row.to_batch_one)}"
         of = (
@@ -166,7 +137,7 @@ def _run_parts(result: ModelOffload) -> list[str]:
         ratio = f", {times(row.to_batch_one)} the time per image of batch {result.batch_one.batch_size}"
     peak = row.peak_bytes
     known = result.without is not None and result.without.outcome == row.outcome == "fits"
-    needs = memory_size(peak) if known else f"{OUTCOMES[row.outcome] or 'fits'} ({memory_size(peak)})"
+    needs = fmt.memory(peak) if known else f"{OUTCOMES[row.outcome] or 'fits'} ({fmt.memory(peak)})"
     verb = "needs " if known else ""
     return [f"{what} it {verb}{needs} and takes {_ms(row)} ms per image{ratio}"]
 
@@ -231,19 +202,22 @@ def _ms(row: OffloadRow) -> str:
 # -- the table -------------------------------------------------------------------------------------------
 
 
-def offload_columns(result: ModelOffload) -> list[str]:
-    """Without the ratio where there is nothing to compare with."""
-    return [title for title in COLUMNS if title != RATIO or result.batch_one is not None]
-
-
-def offload_rows(result: ModelOffload) -> list[list[str]]:
-    """A row a setting: the smallest batch and the batch without offloading first."""
+def table_of(result: ModelOffload) -> Table:
+    """A row a setting: the smallest batch and the batch without offloading first. Without the ratio where there is
+    nothing to compare with."""
+    ratio = [] if result.batch_one is None else [Column("ratio", show=_ratio)]
+    columns = (
+        Column("On the host", left=True), Column("ms/image"), *ratio, Column("peak", "MiB"),
+        Column("host", "MiB", rank=1), Column("moved", "MiB", rank=2), Column("hidden", "ms", rank=4),
+        Column("exposed", "ms", rank=3),
+    )  # fmt: skip
     rows = []
     if result.batch_one is not None:
         rows.append(_cells(f"nothing, batch {result.batch_one.batch_size}", result.batch_one, result))
     if result.without is not None:
         rows.append(_cells("nothing", result.without, result))
-    return [*rows, *(_cells(_name(row), row, result) for row in result.thresholds)]
+    rows += [_cells(_name(row), row, result) for row in result.thresholds]
+    return Table("Settings", columns, rows, _column_note(result))
 
 
 def _column_note(result: ModelOffload) -> str:
@@ -258,27 +232,23 @@ def _name(row: OffloadRow) -> str:
     return f"{what} after {fmt.percent(row.after_fraction)}" if row.after_fraction else what
 
 
-def _cells(name: str, row: OffloadRow, result: ModelOffload) -> list[str]:
-    peak, star = row.peak_bytes, "*" if row.peak_live_bytes is None else ""
-    bytes_shown = [None if size is None else size / MIB for size in (peak, row.host_bytes, row.moved_bytes_per_step)]
-    copies = [None if seconds is None else seconds * 1e3 for seconds in (row.hidden_s, row.exposed_s)]
-    peak_text, *others = map(fmt.number, (*bytes_shown, *copies))
-    ratio = fmt.MISSING if row.to_batch_one is None else _ratio(row.to_batch_one.value)
-    return [
-        f"{BEST if row == result.best else ''}{name}",
-        OUTCOMES[row.outcome] or _ms(row),
-        *([] if result.batch_one is None else [ratio]),
-        peak_text if peak is None else f"{peak_text}{star}",
-        *others,
-    ]
+def _cells(name: str, row: OffloadRow, result: ModelOffload) -> Row:
+    peak: Cell = row.peak_bytes
+    if row.peak_bytes is not None and row.peak_live_bytes is None:
+        peak = f"{SHOW['MiB'](row.peak_bytes)}*"
+    return (
+        f"{BEST if row == result.best else ''}{name}", OUTCOMES[row.outcome] or _ms(row),
+        *([] if result.batch_one is None else [fmt.value_of(row.to_batch_one)]),
+        peak, row.host_bytes, row.moved_bytes_per_step, row.hidden_s, row.exposed_s,
+    )  # fmt: skip
 
 
-def notes(result: ModelOffload) -> list[tuple[str, list[str]]]:
+def sections(result: ModelOffload) -> list[Section]:
     """(heading, lines): what the figures mean, and why some are missing."""
     means = [TRAIN_MEANS if result.mode == "train" else INFER_MEANS]
     means += [ON_HOST] if result.on_host else []
     if result.planned_bytes < result.memory_bytes:
-        below, limit = memory_size(result.planned_bytes), memory_size(result.memory_bytes)
+        below, limit = fmt.memory(result.planned_bytes), fmt.memory(result.memory_bytes)
         means.append(f"Plans keep below {below} of {limit}: the rest is left for {UNTRACED}.")
     means += _check_lines(result)
     every = [row for row in (result.batch_one, result.without, *result.thresholds) if row is not None]
@@ -291,9 +261,12 @@ def notes(result: ModelOffload) -> list[tuple[str, list[str]]]:
         if row.why is not None and row.outcome != "not_tried" and row.check is None  # else it is in the answer
     )
     missing += dict.fromkeys(reason for row in every for reason in row.missing.values())
-    found = [("What it means", means), ("Assumed", [*result.assumptions]), ("Without a figure", missing)]
-    found.append(("Not offloaded", [*result.unhooked]))
-    return [(heading, lines) for heading, lines in found if lines]
+    return [
+        ("What it means", means),
+        ("Assumed", result.assumptions),
+        ("Without a figure", missing),
+        ("Not offloaded", result.unhooked),
+    ]
 
 
 def _check_lines(result: ModelOffload) -> list[str]:
@@ -319,23 +292,6 @@ def _what(row: OffloadRow, result: ModelOffload) -> str:
     return f"batch {row.batch_size} without offloading" if row == result.without else what_moves(row)
 
 
-def offload_page(result: ModelOffload, name: str, *, drawn: bool) -> Page:
-    """The study in a report. `name`: prefix of its figures' names; `drawn`: whether it has any."""
-    rows = offload_rows(result)
-    table = Table(
-        "Settings", tuple((title, "") for title in offload_columns(result)), rows, NUM_NAMES, _column_note(result)
-    )
-    figure = offload_figure(result, name) if drawn else None
-    return Page(
-        title=f"{result.model}, {result.mode}: offloading",
-        sentence=offload_sentence(result),
-        settings=settings(result),
-        tables=[table] if rows else [],
-        findings=[("Answer", answer_lines(result)), *notes(result)],
-        figures=[] if figure is None else [figure],
-    )
-
-
 class ShownOffload(Shown[OffloadFacts, ModelOffload]):
     """Shows an offload study."""
 
@@ -347,11 +303,13 @@ class ShownOffload(Shown[OffloadFacts, ModelOffload]):
     def interrupted(self, facts: OffloadFacts) -> bool:
         return facts.interrupted
 
-    def page(self, found: ModelOffload, name: str, *, drawn: bool) -> Page:
-        return offload_page(found, name, drawn=drawn)
-
-    def print_found(self, found: ModelOffload, console: Console) -> None:
-        print_offload(found, console)
-
-    def answer(self, found: ModelOffload) -> list[str]:
-        return answer_lines(found)
+    def result(self, facts: OffloadFacts, found: ModelOffload) -> Result:
+        table = table_of(found)
+        return Result(
+            title=f"{found.model}, {found.mode}: offloading",
+            settings=settings(found),
+            answer=answer_lines(found),
+            tables=[table] if table.rows else [],
+            sections=sections(found),
+            draw=partial(offload_figures, found),
+        )

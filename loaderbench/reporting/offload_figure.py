@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from loaderbench.recording.offload_study import ModelOffload, OffloadRow
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.figures import Figure, colour, errors
-from loaderbench.reporting.model_memory import memory_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,15 +33,15 @@ class _Point(NamedTuple):
     chosen: str
 
 
-def offload_figure(result: ModelOffload, name: str) -> Figure | None:
-    """None where there is no curve. `name`: a prefix that is unique in the report."""
+def offload_figures(result: ModelOffload) -> list[Figure]:
+    """The curve, where there is one."""
     points = [_point(row, result) for row in result.thresholds]
     if len(points) < 2:
-        return None
+        return []
     assumed = any(row.label == "assumed" for row in result.thresholds)
     whose = "Times are those of a replay over an emulated card, assumed." if assumed else "Bars: 95 % intervals."
-    return Figure(
-        f"{name}-thresholds",
+    curve = Figure(
+        "thresholds",
         f"{result.model}, {result.mode}, batch {result.batch_size}: time per image and memory, by threshold",
         f"{whose} A threshold is the size from which tensors go to the host, from all of them to none, where only what "
         "would not fit goes. Hollow: thresholds that set in once the percentage beside is in use. The vertical line is "
@@ -52,6 +51,7 @@ def offload_figure(result: ModelOffload, name: str) -> Figure | None:
         2.9,
         partial(_draw, points=points, result=result),
     )
+    return [curve]
 
 
 def _point(row: OffloadRow, result: ModelOffload) -> _Point:
@@ -76,7 +76,7 @@ def _point(row: OffloadRow, result: ModelOffload) -> _Point:
 
 def threshold_text(num_bytes: int) -> str:
     """64 KiB, not 64.0 KiB"""
-    return memory_size(num_bytes).replace(".0 ", " ")
+    return fmt.memory(num_bytes).replace(".0 ", " ")
 
 
 def _draw(drawing: Drawing, points: Sequence[_Point], result: ModelOffload) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from loaderbench.plain import JsonObject
 from loaderbench.recording.facts import MemoryFacts
@@ -16,12 +15,9 @@ from loaderbench.recording.studies import (
     TrainingAgreement,
 )
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.console import make_console, plain_table, print_bullets, print_caveats, styled
+from loaderbench.reporting.result import Column, Result, Table
 from loaderbench.reporting.shown import Shown
-from loaderbench.reporting.words import worded_caveat
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from loaderbench.reporting.words import sentence, worded_caveat
 
 MemoryColumn = tuple[str, Callable[[MemoryFacts], int | None]]
 ON_CPU: tuple[MemoryColumn, ...] = (("RSS growth", lambda memory: memory.rss_growth_bytes),)
@@ -34,69 +30,61 @@ IN_TRAINING = ("1st norm", "loss", "max", "norm", "max", "overflows", "scale")
 IN_INFERENCE = ("logits off", "same class", "not finite")
 AGREES = {True: "yes", False: "NO", None: fmt.MISSING}
 ENDED = "ended by the user or the system"
+TRAINING_NOTE = (
+    "Loss and gradient norm: mean and largest deviation over the run; 1st norm: of the first step. "
+    "fp32 again: the same training with other rounding, which shows how it amplifies the last bits."
+)
 
 
-def print_precision(result: PrecisionResult, console: Console | None = None) -> None:
-    """Print all modes; those that were not measured with the reason."""
-    console, result = console or make_console(), fmt.cleaned(result)
+def settings(result: PrecisionResult) -> list[str]:
+    """What was asked for."""
     size = "full size" if result.input_size is None else f"{result.input_size}×{result.input_size}"
     asked = [result.model, result.mode, f"{result.num_steps} steps", f"batch {result.batch_size}", size]
-    console.print(styled(" · ".join([*asked, result.device_name]), "bold"))
-    _print_costs(result, console)
-    console.print()
-    _print_agreement(result, console)
-    failed = [
-        f"{mode.precision}, {mode.status}: {ENDED if mode.failure is None else mode.failure.message}"
-        for mode in result.modes
-        if mode.status != "ok"
-    ]
-    print_bullets(console, "Not measured", failed)
-    print_caveats(console, result.caveats)
+    return [*asked, result.device_name]
 
 
-def _print_costs(result: PrecisionResult, console: Console) -> None:
+def answer(result: PrecisionResult) -> str:
+    """`amp-bf16 1.60× (1.44–1.76)`, for each mode."""
+    gains = [f"{mode.precision} {fmt.speedup(mode.speedup)}" for mode in result.modes if mode.speedup is not None]
+    return ", ".join(gains) or "No mode was measured."
+
+
+def _costs(result: PrecisionResult) -> Table:
     """Time and memory."""
-    columns = ON_CPU if result.memory_of == "rss_growth_bytes" else ON_DEVICE
-    table = plain_table()
-    table.add_column("precision", no_wrap=True)
-    for title in ("total", "images/s", "speed-up", *(title for title, _ in columns), "memory"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for mode in result.modes:
-        if mode.total_s is None:
-            continue
-        memory, ratio = mode.memory, mode.memory_ratio
-        cells = [
-            fmt.duration(mode.total_s),
-            fmt.plus_minus_percent(mode.images_per_s),
-            fmt.MISSING if mode.speedup is None else f"{mode.speedup.value:.2f}×",
-            *(fmt.size(None if memory is None else of(memory)) for _, of in columns),
-            fmt.MISSING if ratio is None else f"{ratio:.2f}×",
-        ]
-        table.add_row(styled(mode.precision), *(styled(cell) for cell in cells))
-    console.print(table)
+    memory = ON_CPU if result.memory_of == "rss_growth_bytes" else ON_DEVICE
+    columns = (
+        Column("precision", left=True), Column("total", "s", rank=2), Column("images/s", show=fmt.plus_minus_percent),
+        Column("speed-up", "×"), *(Column(title, "bytes", rank=3) for title, _ in memory),
+        Column("memory", "×", rank=1),
+    )  # fmt: skip
+    rows = [
+        (
+            mode.precision, mode.total_s, mode.images_per_s, fmt.value_of(mode.speedup),
+            *(None if mode.memory is None else of(mode.memory) for _, of in memory), mode.memory_ratio,
+        )
+        for mode in result.modes
+        if mode.total_s is not None
+    ]  # fmt: skip
+    return Table("Time and memory", columns, rows)
 
 
-def _print_agreement(result: PrecisionResult, console: Console) -> None:
+def _agreement(result: PrecisionResult) -> Table | None:
     """Deviations from fp32, and whether they are too large."""
     known = [(mode, mode.agreement) for mode in result.modes if mode.agreement is not None]
     if not known:
-        return
-    train = result.mode == "train"
-    table = plain_table()
-    table.add_column("against fp32", no_wrap=True)
-    for title in (*(IN_TRAINING if train else IN_INFERENCE), "agrees"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for mode, agreement in known:
-        cells = _in_training(mode, agreement) if isinstance(agreement, TrainingAgreement) else _in_inference(agreement)
+        return None
+    train = isinstance(known[0][1], TrainingAgreement)
+    titles = IN_TRAINING if train else IN_INFERENCE
+    columns = (
+        Column("against fp32", left=True), *(Column(title, rank=rank) for rank, title in enumerate(titles, 1)),
+        Column("agrees"),
+    )  # fmt: skip
+    rows = []
+    for mode, found in known:
+        cells = _in_training(mode, found) if isinstance(found, TrainingAgreement) else _in_inference(found)
         name = f"{mode.precision} again" if mode.precision == "fp32" else mode.precision
-        table.add_row(styled(name), *(styled(cell) for cell in (*cells, AGREES[agreement.agrees])))
-    console.print(table)
-    if train:
-        legend = (
-            "Loss and gradient norm: mean and largest deviation over the run; 1st norm: of the first step. "
-            "fp32 again: the same training with other rounding, which shows how it amplifies the last bits."
-        )
-        console.print(styled(legend, "dim"))
+        rows.append((name, *cells, AGREES[found.agrees]))
+    return Table("Agreement with fp32", columns, rows, TRAINING_NOTE if train else "")
 
 
 def _in_training(mode: ModeFigures, agreement: TrainingAgreement) -> Sequence[str]:
@@ -129,12 +117,19 @@ class ShownPrecision(Shown[PrecisionFacts, PrecisionResult]):
     def interrupted(self, facts: PrecisionFacts) -> bool:
         return not facts.modes or any(mode.status == "interrupted" for mode in facts.modes)
 
-    def print_found(self, found: PrecisionResult, console: Console) -> None:
-        print_precision(found, console)
-
-    def sentence(self, found: PrecisionResult) -> str:
-        gains = [f"{one.precision} {fmt.speedup(one.speedup)}" for one in found.modes if one.speedup is not None]
-        return ", ".join(gains) or "no mode was measured"
+    def result(self, facts: PrecisionFacts, found: PrecisionResult) -> Result:
+        failed = [
+            f"{mode.precision}, {mode.status}: {ENDED if mode.failure is None else mode.failure.message}"
+            for mode in found.modes
+            if mode.status != "ok"
+        ]
+        return Result(
+            title=f"{found.model}, {found.mode}: precisions",
+            settings=settings(found),
+            answer=[answer(found)],
+            tables=[table for table in (_costs(found), _agreement(found)) if table is not None],
+            sections=[("Not measured", failed), ("Caveats", [*map(sentence, found.caveats)])],
+        )
 
     def as_json(self, facts: PrecisionFacts, found: PrecisionResult) -> JsonObject:
         return super().as_json(facts, replace(found, caveats=tuple(map(worded_caveat, found.caveats))))

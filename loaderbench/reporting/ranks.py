@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 
 from loaderbench.recording.ranks import Imbalance, ImbalancePart, LateBy, RankedFigures, Ranks, RanksFacts, StripBar
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.figures import HATCHES, Figure, colour, legend
+from loaderbench.reporting.result import Column, Result, Section, Table
 from loaderbench.reporting.shown import Shown
-from loaderbench.reporting.tables import Cells, Page, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
-    from rich.console import Console
 
 LATE_WORDS: Mapping[LateBy, str] = {
     "reading": "reading its files",
@@ -24,13 +22,20 @@ LATE_WORDS: Mapping[LateBy, str] = {
     "data": "its batches",
     "device": "its device (copying, issuing or computing)",
 }
-SCRIPT_COLUMNS = ("rank", "node", "samples/s", "data", "late by", "last", "AU", "limited by")
+SCRIPT_COLUMNS = (
+    Column("rank"), Column("node", left=True, rank=5), Column("samples/s"), Column("data", "s", rank=4),
+    Column("late by"), Column("last", "%", rank=3), Column("AU", "%", rank=2), Column("limited by", left=True, rank=1),
+)  # fmt: skip
 SCRIPT_NOTE = (
     "Data: how long a rank waits for its own batches. Late by: compared with the mean of the ranks. Last: share of "
     "the steps in which its batch clearly came last. The compute time of each rank before a collective is unknown: a "
     "rank that computes longer slows the steps of all ranks, and is not named."
 )
-COLUMNS = ("rank", "node", "images/s", "step", "data", "late by", "last", "AU", "limited by", "clock")
+COLUMNS = (
+    Column("rank"), Column("node", left=True, rank=5), Column("images/s"), Column("step", "s", rank=6),
+    Column("data", "s", rank=4), Column("late by"), Column("last", "%", rank=3), Column("AU", "%", rank=2),
+    Column("limited by", left=True, rank=1), Column("clock", rank=7),
+)  # fmt: skip
 NOTE = (
     "Images/s: of the rank alone. Step: from its start until the rank itself arrives. Data: the part in which its "
     "device waits for the batch. Late by: compared with the mean of the ranks. Last: share of the steps in which it "
@@ -93,7 +98,8 @@ def answer_lines(found: Ranks) -> list[str]:
 def settings(found: Ranks) -> list[str]:
     nodes = f"{len(found.nodes)} node{'s' * (len(found.nodes) != 1)}"
     of = f"{len(found.cases)} of {found.num_cases} cases" if found.num_cases != 1 else ""
-    return [part for part in (f"{found.ranks} ranks", nodes, found.launcher, of) if part]
+    title = found.cases[0].title if len(found.cases) == 1 else ""
+    return [part for part in (f"{found.ranks} ranks", nodes, found.launcher, of, title) if part]
 
 
 def figure_lines(case: RankedFigures) -> list[str]:
@@ -138,16 +144,6 @@ def _lines_of_script(case: RankedFigures) -> list[str]:
     return lines
 
 
-def columns_of(case: RankedFigures) -> Sequence[str]:
-    """Titles of `rank_rows`."""
-    return SCRIPT_COLUMNS if case.watched else COLUMNS
-
-
-def note_of(case: RankedFigures) -> str:
-    """What the columns mean."""
-    return SCRIPT_NOTE if case.watched else NOTE
-
-
 def part_lines(case: RankedFigures) -> list[str]:
     """Where E[max] − mean comes from."""
     imbalance = case.imbalance
@@ -160,43 +156,21 @@ def part_lines(case: RankedFigures) -> list[str]:
     ]
 
 
-def rank_rows(case: RankedFigures) -> Cells:
+def rank_table(case: RankedFigures) -> Table:
     """A row for each rank."""
     ranks = case.ranks
     if len(ranks) > MOST_ROWS:
         latest = sorted(ranks, key=lambda one: -(one.lateness_s or 0.0))[:MOST_ROWS]
         ranks = tuple(sorted(latest, key=lambda one: one.place.rank))
-    if case.watched:
-        return [
-            [
-                str(one.place.rank),
-                one.place.node,
-                fmt.number(one.samples_per_s),
-                fmt.duration(one.data_s),
-                _signed(one.lateness_s),
-                fmt.percent(one.last_fraction),
-                fmt.percent(one.utilization_fraction),
-                one.bottleneck or fmt.MISSING,
-            ]
-            for one in ranks
-        ]
-    return [
-        [
-            str(one.place.rank),
-            one.place.node,
-            fmt.number(one.samples_per_s),
-            fmt.duration(one.own_step_s),
-            fmt.duration(one.data_s),
-            _signed(one.lateness_s),
-            fmt.percent(one.last_fraction),
-            fmt.percent(one.utilization_fraction),
-            one.bottleneck or fmt.MISSING,
-            fmt.MISSING
-            if one.clock_offset_s is None
-            else f"{1e3 * one.clock_offset_s:+.2f} ± {1e3 * (one.clock_uncertainty_s or 0.0):.2f} ms",
-        ]
-        for one in ranks
-    ]
+    rows = []
+    for one in ranks:
+        clock = None
+        if one.clock_offset_s is not None:
+            clock = f"{1e3 * one.clock_offset_s:+.2f} ± {1e3 * (one.clock_uncertainty_s or 0.0):.2f} ms"
+        begin = (str(one.place.rank), one.place.node, one.samples_per_s)
+        end = (one.data_s, _signed(one.lateness_s), one.last_fraction, one.utilization_fraction, one.bottleneck)
+        rows.append((*begin, *end) if case.watched else (*begin, one.own_step_s, *end, clock))
+    return Table(case.title, SCRIPT_COLUMNS if case.watched else COLUMNS, rows, SCRIPT_NOTE if case.watched else NOTE)
 
 
 def _signed(seconds: float | None) -> str:
@@ -205,60 +179,26 @@ def _signed(seconds: float | None) -> str:
     return f"{'+' if seconds >= 0 else '−'}{fmt.duration(abs(seconds))}"
 
 
-def print_ranks(found: Ranks, console: Console | None = None) -> None:
-    """Print each case: the verdict over all ranks, a row a rank, and what it costs that they differ."""
-    console, found = console or make_console(), fmt.cleaned(found)
-    console.print(styled(" · ".join(settings(found)), "bold"))
-    for case in found.cases:
-        console.print(styled(headline(case), "bold"))
-        console.print(styled(case.title))
-        console.print()
-        table = plain_table()
-        for title in columns_of(case):
-            left = title in ("node", "limited by")
-            table.add_column(title, justify="left" if left else "right", overflow="fold")
-        for cells in rank_rows(case):
-            table.add_row(*(styled(cell) for cell in cells))
-        console.print(table)
-        for heading, lines in notes(case):
-            print_bullets(console, heading, lines)
-    if found.ended is not None or not found.cases:
-        console.print(styled(answer_lines(found)[-1], "bold"))
-
-
-def notes(case: RankedFigures) -> list[tuple[str, list[str]]]:
-    """(heading, lines) behind the table."""
-    listed = [
+def sections(case: RankedFigures) -> list[Section]:
+    """(heading, lines) of one case."""
+    return [
         ("All ranks", figure_lines(case)),
         ("What the imbalance is made of", part_lines(case)),
-        ("What it means", [note_of(case)]),
         ("Missing figures", [f"{name}: {why}" for name, why in case.missing.items()]),
     ]
-    return [(heading, lines) for heading, lines in listed if lines]
 
 
 # -- the report ------------------------------------------------------------------------------------------
 
 
-def ranks_page(found: Ranks, name: str, *, drawn: bool) -> Page:
-    """The study in a report. `name`: prefix of its figures' names; `drawn`: whether it has any."""
+def figures(found: Ranks) -> list[Figure]:
+    """A strip a rank, of each case that has them."""
     many = len(found.cases) > 1
-    tables, findings, figures = [], [("Answer", answer_lines(found))], []
-    for number, case in enumerate(found.cases, 1):
-        called = f": {case.title}" if many else ""
-        columns, note = tuple((title, "") for title in columns_of(case)), note_of(case)
-        tables.append(Table(f"Ranks{called}", columns, rank_rows(case), 2, note))
-        findings += [(f"{heading}{called}", lines) for heading, lines in notes(case) if lines != [note]]
-        if drawn and case.strip:
-            figures.append(_strips(case, f"{name}-strips{number}", called))
-    return Page(
-        title=f"{found.ranks} ranks on {len(found.nodes)} node{'s' * (len(found.nodes) != 1)}",
-        sentence=answer_lines(found)[0],
-        settings=settings(found),
-        tables=tables,
-        findings=findings,
-        figures=figures,
-    )
+    return [
+        _strips(case, f"strips{number}", f": {case.title}" if many else "")
+        for number, case in enumerate(found.cases, 1)
+        if case.strip
+    ]
 
 
 def _strips(case: RankedFigures, name: str, called: str) -> Figure:
@@ -303,11 +243,17 @@ class ShownRanks(Shown[RanksFacts, Ranks]):
     def about(self, facts: RanksFacts) -> str:
         return f"{facts.ranks} ranks, {len(facts.cases)} of {facts.num_cases} cases"
 
-    def page(self, found: Ranks, name: str, *, drawn: bool) -> Page:
-        return ranks_page(found, name, drawn=drawn)
-
-    def print_found(self, found: Ranks, console: Console) -> None:
-        print_ranks(found, console)
-
-    def answer(self, found: Ranks) -> list[str]:
-        return answer_lines(found)
+    def result(self, facts: RanksFacts, found: Ranks) -> Result:
+        many = len(found.cases) > 1
+        return Result(
+            title=f"{found.ranks} ranks on {len(found.nodes)} node{'s' * (len(found.nodes) != 1)}",
+            settings=settings(found),
+            answer=answer_lines(found),
+            tables=[rank_table(case) for case in found.cases],
+            sections=[
+                (f"{heading}: {case.title}" if many else heading, lines)
+                for case in found.cases
+                for heading, lines in sections(case)
+            ],
+            draw=partial(figures, found),
+        )

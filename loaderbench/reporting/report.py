@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from loaderbench.analysis.ledger import collected, ledger_of
@@ -15,76 +16,46 @@ from loaderbench.recording.caveats import Severity
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.selection import select
 from loaderbench.recording.store import Store, StoredRun, StoredStudy, load_run
-from loaderbench.recording.studies import (
-    CompareFacts,
-    Comparison,
-    Findings,
-    StudyRecord,
-    Sweep,
-    TuneFacts,
-    Tuning,
-)
+from loaderbench.recording.studies import Findings, StudyRecord, Sweep
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.anonymous import LEFT_OUT, Anonymous
-from loaderbench.reporting.comparison import (
-    SIDES,
-    Labels,
-    configuration,
-    difference_lines,
-    failure_lines,
-    headline,
-    note_lines,
-    outcome_word,
-    pair_rows,
-    parity_lines,
-)
-from loaderbench.reporting.comparison_figure import comparison_figure
 from loaderbench.reporting.environment import environment_rows
 from loaderbench.reporting.figures import Figure
 from loaderbench.reporting.format import CaveatLine
-from loaderbench.reporting.ledger import ledger_page
+from loaderbench.reporting.ledger import ledger_result
+from loaderbench.reporting.result import Column, Result, Section, Table
 from loaderbench.reporting.shown import shown_as
-from loaderbench.reporting.study import (
-    Finding,
-    finding_lines,
-    findings,
-    flip_line,
-    gap_lines,
-    knee_line,
-    pixels_line,
-    short_run_lines,
-    winner_line,
-)
-from loaderbench.reporting.study_figures import study_figures
-from loaderbench.reporting.tables import Cells, Page, Table
+from loaderbench.reporting.study import Finding, findings, sweep_result
 from loaderbench.reporting.timeline_figure import timeline_figure
-from loaderbench.reporting.words import flags
 
 MOST_DRAWN = 8
-"""Newest studies, and newest comparisons, that get figures; older ones only have tables."""
+"""Newest studies of each kind that get figures; older ones only have tables."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A study or a comparison."""
+    """What one study, or the runs of the same settings, gave."""
 
     name: str
     """Unique; the prefix of the names of its figures."""
-    title: str
-    sentence: str
-    settings: list[str]
+    result: Result
     begun_at: str
-    records: list[RunRecord]
-    """A study's runs that ended well, small resolutions first; for a comparison the two leading runs."""
+    figures: Sequence[Figure] = ()
     study: Sweep | None = None
-    """None for a comparison."""
-    tables: list[Table] = field(default_factory=list)
-    """Its figures as text."""
-    findings: list[tuple[str, list[str]]] = field(default_factory=list)
-    """(heading, lines): knees and flips of a study, parity and differences of a comparison."""
-    figures: list[Figure] = field(default_factory=list)
+    """Of runs that are no study of another kind."""
     leads: list[Finding] = field(default_factory=list)
-    """A study's sentence in parts: of each resolution the finding and what to do first."""
+    """Its headline in parts: of each resolution the finding and what to do first."""
+
+    @property
+    def headline(self) -> str:
+        """Its answer in a sentence; of runs, one for each resolution."""
+        return self.result.headline if self.study is None else " ".join(self.result.answer)
+
+    @property
+    def sections(self) -> list[Section]:
+        """Its remarks; the whole answer is one where it has more than the headline."""
+        answer = self.result.answer
+        return [*([("Answer", answer)] if self.study is None and len(answer) > 1 else []), *self.result.remarks]
 
     @property
     def measured(self) -> bool:
@@ -107,15 +78,15 @@ class Report:
     environment: list[tuple[str, list[str]]]
     without: Table | None = None
     """Runs and studies without a result: failed, interrupted, damaged; None where there are none."""
-    predictions: Page | None = None
-    """What the runs and studies shown predicted, beside what was measured; None where nothing was."""
+    predictions: Result | None = None
+    """What the runs and studies shown predicted, with what was measured; None where nothing was."""
 
     @property
     def title(self) -> str:
         """Of one study its own; of several what they have in common."""
         if len(self.parts) == 1:
             (part,) = self.parts
-            return part.title if part.study is None else f"What limits {part.title}"
+            return part.result.title if part.study is None else f"What limits {part.result.title}"
         if not self.records:
             return f"What these models cost: {len(self.parts)} studies"
         about = list(dict.fromkeys(training(record) for record in self.records))
@@ -140,8 +111,11 @@ class Report:
 
     @property
     def figures(self) -> list[Figure]:
-        after = [] if self.predictions is None else self.predictions.figures
-        return [*(figure for part in self.parts for figure in part.figures), *after]
+        return [*(figure for part in self.parts for figure in part.figures), *self.figures_of_predictions]
+
+    @cached_property
+    def figures_of_predictions(self) -> Sequence[Figure]:
+        return () if self.predictions is None else self.predictions.draw()
 
 
 class Content:
@@ -165,18 +139,19 @@ class Content:
             folders = {anonymous.run_id(run): path for run, path in folders.items()}
             without = [[anonymous.run_id(name), LEFT_OUT, status, LEFT_OUT] for name, _, status, _ in without]
         self._every_record, self._every_study = records, known
-        self.of_models = [study for study in known if shown_as(study.kind).is_paged]
-        """Studies of a model alone, which have no runs."""
-        if not records and not self.of_models:
+        by_id = {record.run_id: record for record in records}
+        self.own = [
+            study
+            for study in known
+            if shown_as(study.kind).is_paged and (not study.runs or any(run in by_id for run in study.runs))
+        ]
+        """Studies that have a part of their own: those of a kind that has one, unless all their runs are gone."""
+        if not records and not self.own:
             why = f": {without[0][-1]}" if without else "; measure one with `loaderbench run`"
             raise ConfigError(f"no finished run in {store.root.name}{why}")
         self.folders = folders
-        self.by_id = {record.run_id: record for record in records}
-        self.comparisons = [study for study in known if study.kind == "compare"]
-        self.tunings = [study for study in known if study.kind == "tune"]
-        of_ranks = [study for study in known if study.kind == "ranks"]
-        apart = (*self.comparisons, *self.tunings, *of_ranks)
-        compared = {run for study in apart for run in study.runs if run in self.by_id}
+        self.by_id = by_id
+        compared = {run for study in self.own for run in study.runs if run in by_id}
         groups = gather(record for record in records if record.run_id not in compared)
         shown = {record.run_id for group in groups for record in group} | compared
         self.records = [record for record in reversed(records) if record.run_id in shown]
@@ -194,15 +169,16 @@ class Content:
             *without,
         ]
 
-    def predictions(self) -> Page | None:
+    def predictions(self) -> Result | None:
         """The ledger of all its runs and studies, older runs of the same settings too; None where it is empty."""
-        return ledger_page(fmt.cleaned(ledger_of(collected(self._every_record, self._every_study).entries, None)))
+        ledger = fmt.cleaned(ledger_of(collected(self._every_record, self._every_study).entries, None))
+        return ledger_result(ledger) if ledger.entries else None
 
     def without(self, more: Sequence[Sequence[str]]) -> Table | None:
         """What ended badly, with `more` rows; None where there is nothing."""
         rows = sorted([*self._rows_without, *map(list, more)], reverse=True)
-        columns = (("Stored as", ""), ("Case", ""), ("Ended", ""), ("Why", ""))
-        return fmt.cleaned(Table("Failed and interrupted runs", columns, rows, len(columns))) if rows else None
+        columns = [Column(name, left=True) for name in ("Stored as", "Case", "Ended", "Why")]
+        return Table("Failed and interrupted runs", columns, fmt.cleaned(rows)) if rows else None
 
 
 def _chosen(store: Store, names: Sequence[str]) -> tuple[Sequence[StoredRun], Sequence[StoredStudy]]:
@@ -232,7 +208,7 @@ def read_report(
     """The report of everything in the store, or of some `names` of it. `on_done` is called with (parts done, all
     parts). `anonymous`, and errors: as in Content."""
     content = Content(store, names, anonymous)
-    total = len(content.groups) + len(content.comparisons) + len(content.tunings) + len(content.of_models)
+    total = len(content.groups) + len(content.own)
     parts: list[Part] = []
     senseless_ones: list[list[str]] = []
     for number, group in enumerate(content.groups, 1):
@@ -240,20 +216,14 @@ def read_report(
         parts += made
         senseless_ones += wrong
         on_done(number, total)
-    by_id, done = content.by_id, len(content.groups)
-    of_studies: tuple[tuple[Sequence[StudyRecord], Callable[[StudyRecord, int], Sequence[Part]]], ...] = (
-        (content.comparisons, lambda study, number: [_comparison_part(study, by_id, number)]),
-        (content.tunings, lambda study, number: _tuning_part(study, by_id, number)),
-        (content.of_models, lambda study, number: [_page_part(study, by_id, number)]),
-    )
-    for studies, make in of_studies:
-        for number, study in enumerate(reversed(studies), 1):
-            try:
-                parts += make(study, number)
-            except Exception as error:  # a record that was edited by hand; the others are shown
-                senseless_ones.append([study.study_id, "study", "unreadable", senseless(error)])
-            done += 1
-            on_done(done, total)
+    seen: Counter[str] = Counter()
+    for done, study in enumerate(reversed(content.own), len(content.groups) + 1):
+        seen[study.kind] += 1
+        try:
+            parts.append(_part(study, content.by_id, seen[study.kind]))
+        except Exception as error:  # a record that was edited by hand; the others are shown
+            senseless_ones.append([study.study_id, "study", "unreadable", senseless(error)])
+        on_done(done, total)
     return Report(
         parts=sorted(parts, key=lambda part: (part.measured, part.begun_at), reverse=True),
         records=content.records,
@@ -262,7 +232,7 @@ def read_report(
         environment=environment_rows(
             [
                 *(record.environment for record in content.records),
-                *(study.facts.environment for study in content.of_models),
+                *(study.facts.environment for study in content.own if hasattr(study.facts, "environment")),
             ]
         ),
         without=content.without(senseless_ones),
@@ -276,20 +246,15 @@ def with_records(study: StudyRecord, by_id: Mapping[str, RunRecord]) -> Findings
     return judge(study.facts, {run: by_id[run] for run in study.runs if run in by_id})
 
 
-def _page_part(study: StudyRecord, by_id: Mapping[str, RunRecord], number: int) -> Part:
-    name = f"model{number}"
-    page = shown_as(study.kind).page(with_records(study, by_id), name, drawn=number <= MOST_DRAWN)
-    return Part(
-        name=name,
-        title=page.title,
-        sentence=page.sentence,
-        settings=page.settings,
-        begun_at=study.started_at,
-        records=[],
-        tables=page.tables,
-        findings=page.findings,
-        figures=page.figures,
-    )
+def _part(study: StudyRecord, by_id: Mapping[str, RunRecord], number: int) -> Part:
+    result = shown_as(study.kind).result(study.facts, with_records(study, by_id))
+    name = f"{study.kind}{number}"
+    return Part(name, result, study.started_at, _named(result, name, drawn=number <= MOST_DRAWN))
+
+
+def _named(result: Result, name: str, *, drawn: bool) -> list[Figure]:
+    """Its figures, by names that no other part has."""
+    return [replace(figure, name=f"{name}-{figure.name}") for figure in result.draw()] if drawn else []
 
 
 def _in_brief(device: str) -> str:
@@ -340,20 +305,16 @@ def _study_part(group: Sequence[RunRecord], name: str, folders: Mapping[str, Pat
 
     ordered = sorted(group, key=place)
     study = summarize(ordered)
-    device = fmt.device_name(fmt.with_device(ordered))
-    return Part(
-        name=name,
-        title=_title(ordered[0], device),
-        sentence=" ".join(finding_lines(ordered)) if study.rows else fmt.sentence(ordered[-1]),
-        leads=findings(ordered) if study.rows else [],
-        settings=[*fmt.common_settings(ordered), *_tags(ordered)],
-        begun_at=max(record.started_at for record in ordered),
-        records=ordered,
-        study=study,
-        tables=_study_tables(study, ordered),
-        findings=_study_findings(study),
-        figures=[*study_figures(ordered, study, name), *_timeline(ordered, folders, name)] if drawn else [],
+    found = sweep_result(ordered, study)
+    result = replace(
+        found,
+        title=_title(ordered[0], fmt.device_name(fmt.with_device(ordered))),
+        settings=[*found.settings, *_tags(ordered)],
+        draw=lambda: [*found.draw(), *_timeline(ordered, folders)],
     )
+    begun_at = max(record.started_at for record in ordered)
+    leads = findings(ordered) if study.rows else []
+    return Part(name, result, begun_at, _named(result, name, drawn=drawn), study, leads)
 
 
 def _tags(records: Sequence[RunRecord]) -> list[str]:
@@ -362,7 +323,7 @@ def _tags(records: Sequence[RunRecord]) -> list[str]:
     return [f"tag {tag}" + (f" ({number} runs)" if number < len(records) else "") for tag, number in counts.items()]
 
 
-def _timeline(records: Sequence[RunRecord], folders: Mapping[str, Path], name: str) -> list[Figure]:
+def _timeline(records: Sequence[RunRecord], folders: Mapping[str, Path]) -> list[Figure]:
     """The timeline strip of the run whose device waited most."""
     measured = [record for record in records if record.status == "ok" and record.measured]
     labels = fmt.RowLabels(records)
@@ -372,161 +333,7 @@ def _timeline(records: Sequence[RunRecord], folders: Mapping[str, Path], name: s
         except ConfigError:  # a record without its raw facts: copied from another machine, or trimmed
             continue
         title = f"{fmt.resolution(record.case)} · {labels.of(record.case)}"
-        figure = timeline_figure(run, title, name)
+        figure = timeline_figure(run, title)
         if figure is not None:
             return [figure]
     return []
-
-
-RATE_COLUMNS = (
-    ("Stored", ""), ("Setting", ""), ("Images/s", "throughput"), ("× serial", "over-serial"), ("Step", "step"),
-    ("AU", "utilization"), ("Storage", "storage"), ("Prep", "prep"), ("Transfer", "transfer"), ("Launch", "launch"),
-    ("Compute", "compute"), ("Verdict", "verdict"),
-)  # fmt: skip
-DATA_COLUMNS = (
-    ("Stored", ""), ("Setting", ""), ("Time of N steps", "total"), ("Batch", "batch"), ("Read", "read"),
-    ("Ceiling", "ceiling"), ("Gaps", "gaps"), ("Data stall", "gaps"), ("Launch gaps", "gaps"),
-    ("Gaps per step", "gaps"), ("CPU per image", "cpu"), ("Memory", "memory"),
-)  # fmt: skip
-
-
-def _study_tables(study: Sweep, records: Sequence[RunRecord]) -> list[Table]:
-    if not study.rows:
-        return []
-    by_id = {record.run_id: record for record in records}
-    labels = fmt.RowLabels(study.rows)
-    rates: Cells = []
-    data: Cells = []
-    for name, group in fmt.by_resolution(study.rows):
-        for row in sorted(group, key=lambda row: -row.rate.value):
-            record = by_id[row.run_ids[-1]]
-            begin = [name, labels.of(row.case)]
-            shares = (
-                record.share("storage"), fmt.prep_share(record), record.share("transfer"), record.share("launch"),
-                record.share("compute"),
-            )  # fmt: skip
-            step_s = None if record.step_time_s is None else record.step_time_s.mean
-            rates.append([
-                *begin, fmt.plus_minus(row.rate), fmt.ratio(row.faster_than_serial), fmt.duration(step_s),
-                fmt.percent(row.utilization_fraction), *(fmt.percent(share) for share in shares),
-                row.bottleneck or fmt.MISSING,
-            ])  # fmt: skip
-            by_class = row.gap_fraction_by_class or {}
-            gaps = (by_class.get("data_stall"), by_class.get("launch"))
-            data.append([
-                *begin, fmt.duration(row.total_s), fmt.size(row.batch_bytes), fmt.size(row.read_bytes_per_s, "/s"),
-                fmt.size(row.ceiling_bytes_per_s, "/s"), fmt.percent(row.gap_fraction),
-                *(fmt.percent(None if gap is None else gap.fraction) for gap in gaps), fmt.number(row.gaps_per_step),
-                fmt.duration(row.seconds_per_sample), fmt.size(row.workers_pss_bytes),
-            ])  # fmt: skip
-    dash = f"{fmt.MISSING} {fmt.NOT_MEASURED}."
-    note = "± is the larger side of the 95 % interval. Causes are shares of the step; prep holds contention. " + dash
-    return [
-        Table("Rates, causes and verdicts", RATE_COLUMNS, rates, 2, note),
-        Table("Data, storage, gaps and cost", DATA_COLUMNS, data, 2, f"N is {study.num_steps}. {dash}"),
-    ]
-
-
-def _study_findings(study: Sweep) -> list[tuple[str, list[str]]]:
-    of_rows = fmt.RowLabels(study.rows)
-    found = [
-        ("Gaps between kernels, by workers", gap_lines(study.rows)),
-        ("A run as short as its buffer", short_run_lines(study.rows)),
-        ("Knee in workers", [knee_line(knee, of_rows) for knee in study.knees]),
-        ("Where the bottleneck flips", [flip_line(flip, of_rows) for flip in study.flips]),
-    ]
-    return [(heading, lines) for heading, lines in found if lines]
-
-
-# -- comparisons -----------------------------------------------------------------------------------------
-
-
-def _comparison_part(study: StudyRecord, by_id: Mapping[str, RunRecord], number: int) -> Part:
-    name = f"comparison{number}"
-    facts, comparison = study.facts, with_records(study, by_id)
-    assert isinstance(facts, CompareFacts) and isinstance(comparison, Comparison)
-    labels = facts.labels
-    leading = [record for side in SIDES if (record := comparison.record(side)) is not None]
-    figure = comparison_figure(comparison, labels, name) if number <= MOST_DRAWN else None
-    return Part(
-        name=name,
-        title=f"{labels['a']} against {labels['b']}",
-        sentence=headline(comparison, labels),
-        settings=fmt.common_settings(leading) if leading else [],
-        begun_at=max((record.started_at for record in leading), default=""),
-        records=leading,
-        tables=_comparison_tables(comparison, labels),
-        findings=_comparison_findings(facts, comparison),
-        figures=[] if figure is None else [figure],
-    )
-
-
-def _comparison_tables(comparison: Comparison, labels: Labels) -> list[Table]:
-    a, b = labels["a"], labels["b"]
-    rates = [
-        [
-            pair.cache, str(pair.workers), fmt.plus_minus(pair.a.throughput), fmt.plus_minus(pair.b.throughput),
-            fmt.ratio(pair.ratio), outcome_word(pair),
-        ]
-        for pair in comparison.pairs
-    ]  # fmt: skip
-    columns = (("Cache", "cache"), ("Workers", ""), (f"{a}, images/s", "throughput"), (f"{b}, images/s", "throughput"),
-               ("Ratio", "ratio"), ("Outcome", "ratio"))  # fmt: skip
-    tables = [Table("Rates", columns, rates, 1, f"Ratio: images/s of {b} ÷ {a}, with its 95 % interval.")]
-    for pair in comparison.pairs:
-        if pair.a.throughput is not None or pair.b.throughput is not None:
-            rows = [list(row) for row in pair_rows(pair)]
-            tables.append(Table(configuration(pair.cache, pair.workers), (("", ""), (a, ""), (b, "")), rows, 1))
-    return tables
-
-
-def _comparison_findings(facts: CompareFacts, comparison: Comparison) -> list[tuple[str, list[str]]]:
-    labels, pairs = facts.labels, comparison.pairs
-    verdicts = [
-        f"{configuration(pair.cache, pair.workers)}, {labels[side]}: {summary}"
-        for pair in pairs
-        for side in SIDES
-        if (summary := pair.side(side).summary)
-    ]
-    found = [
-        ("Verdicts", verdicts),
-        ("Parity", [line for parity in comparison.parities for line in parity_lines(parity, labels)]),
-        ("They differ in", difference_lines(comparison, labels)),
-        ("Not measured", [line for pair in pairs for line in failure_lines(pair, labels)]),
-        ("Notes", note_lines(facts)),
-    ]
-    return [(heading, lines) for heading, lines in found if lines]
-
-
-# -- tuning ----------------------------------------------------------------------------------------------
-
-
-def _tuning_part(study: StudyRecord, by_id: Mapping[str, RunRecord], number: int) -> list[Part]:
-    """What a search found: its finals are runs of this part alone, its short looks of no study. Empty where no final is
-    left."""
-    facts, finals = study.facts, [by_id[run] for run in study.runs if run in by_id]
-    if not isinstance(facts, TuneFacts) or not any(record.measured for record in finals):
-        return []
-    tuning = study.findings if isinstance(study.findings, Tuning) else with_records(study, by_id)
-    assert isinstance(tuning, Tuning)
-    columns = tuple((title, "") for title in ("Setting", "Images/s", ""))
-    ranked = sorted(tuning.finalists, key=lambda one: -(one.rate.value if one.rate is not None else 0.0))
-    rows = [
-        [flags(one.case.feed.setting), fmt.plus_minus(one.rate), "the default" if one.is_default else ""]
-        for one in ranked
-    ]
-    gain = "" if tuning.over_default is None else f" It is {fmt.speedup(tuning.over_default)} the default's rate."
-    gain += f" {pixels_line(tuning)}." if pixels_line(tuning) else ""
-    return [
-        Part(
-            name=f"tuning{number}",
-            title=f"The fastest loading for {training(finals[0])} from “{facts.default.subject.dataset_name}”",
-            sentence=f"{winner_line(tuning, facts)}.{gain}"
-            if tuning.winner is not None
-            else "No finalist was measured.",
-            settings=fmt.common_settings(finals),
-            begun_at=study.started_at,
-            records=finals,
-            tables=[Table("Finals", columns, rows, 1, "± is the larger side of the 95 % interval.")],
-        )
-    ]

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from loaderbench import plain
 from loaderbench.plain import JsonObject
 from loaderbench.recording.kinds import KINDS, part
 from loaderbench.recording.record import RunRecord
-from loaderbench.reporting.tables import Page
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from loaderbench.reporting.result import Result
 
 F = TypeVar("F")
 R = TypeVar("R")
@@ -27,7 +24,7 @@ class Shown(Generic[F, R]):
     id_leads = False
     """Whether it stands before all else there."""
     is_paged = False
-    """Whether a report gives it a page of its own (`page`)."""
+    """Whether a report gives it a part of its own: its runs, if it has any, are not the report's."""
 
     def about(self, facts: F) -> str:
         """What the study is about, in a few words."""
@@ -37,31 +34,23 @@ class Shown(Generic[F, R]):
         """Whether a study without runs did not come to its end. A study of runs can be continued, and its runs tell."""
         return False
 
-    def sentence(self, found: R) -> str:
+    def result(self, facts: F, found: R) -> Result:
+        """What every form of output shows of it."""
+        raise NotImplementedError
+
+    def with_runs(self, facts: F, found: R, runs: Sequence[RunRecord]) -> Result:
+        """The same from the records of its runs too, for a kind that shows them."""
+        return self.result(facts, found)
+
+    def sentence(self, facts: F, found: R) -> str:
         """Its answer in a line of the list."""
-        return self.page(found, "", drawn=False).sentence
-
-    def page(self, found: R, name: str, *, drawn: bool) -> Page:
-        """Its page in a report. `name`: prefix of its figures' names; `drawn`: whether it has any."""
-        raise NotImplementedError
-
-    def print(self, facts: F, found: R, console: Console, runs: Sequence[RunRecord], *, whole: bool) -> None:
-        """Print it as its command does. `runs`: those of a sweep; `whole`: with all their caveats in words."""
-        self.print_found(found, console)
-
-    def print_found(self, found: R, console: Console) -> None:
-        """Print findings that say all by themselves: all that most kinds override of `print`."""
-        raise NotImplementedError
-
-    def answer(self, found: R) -> list[str] | None:
-        """The lines of its answer, which lead its JSON; None: it has none."""
-        return None
+        return self.result(facts, found).headline
 
     def as_json(self, facts: F, found: R) -> JsonObject:
-        """What `--json` gives, but for the study's id."""
-        value, answer = plain.to_json(found), self.answer(found)
+        """What `--json` gives, but for the study's id: its answer, then its figures by name."""
+        value = plain.to_json(found)
         assert isinstance(value, dict)
-        return value if answer is None else {"answer": [*answer], **value}
+        return {"answer": [*self.result(facts, found).answer], **value}
 
 
 @cache

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
 
+from loaderbench.plain import JsonObject
 from loaderbench.recording.model_size import BatchFigures, FeedFacts, SizeBound, SizeFacts, Sizing, StoppedBy, Supply
 from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
-from loaderbench.reporting.model_memory import memory_size
+from loaderbench.reporting.result import Column, Result, Table
 from loaderbench.reporting.shown import Shown
-from loaderbench.reporting.sizing_figure import sizing_figure
-from loaderbench.reporting.tables import Page, Table
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from loaderbench.reporting.sizing_figure import sizing_figures
 
 CHOSEN = "←"
 STAGES = {
@@ -29,25 +25,6 @@ BOUNDS: dict[SizeBound, str] = {
     "latency": "The bound is latency",
 }
 NO_FILE_SIZE = "MB/s are unknown: give --mean-file-bytes, --data or --run."
-
-
-def print_sizing(sizing: Sizing, console: Console | None = None) -> None:
-    """Print the table and the answer."""
-    console, sizing = console or make_console(), fmt.cleaned(sizing)
-    console.print(styled(" · ".join(settings(sizing)), "bold"))
-    columns, rows = batch_table(sizing)
-    table = plain_table()
-    for title in columns:
-        table.add_column(title, justify="right" if title else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(styled(cell) for cell in row))
-    if rows:
-        console.print(table)
-    for line in legend(sizing):
-        console.print(styled(line, "dim"))
-    print_bullets(console, "Answer", answer_lines(sizing))
-    print_bullets(console, "What loader and storage must deliver", demand_lines(sizing))
-    print_bullets(console, "Not measured", missing_lines(sizing))
 
 
 def settings(sizing: Sizing) -> list[str]:
@@ -65,29 +42,28 @@ def is_known(sizing: Sizing) -> bool:
 # -- the table -------------------------------------------------------------------------------------------
 
 
-def batch_table(sizing: Sizing) -> tuple[list[str], list[list[str]]]:
-    """(column titles, rows): every batch that has a time, or the reason why it has none under `missing_lines`."""
+def batch_table(sizing: Sizing) -> Table:
+    """Every batch that has a time; `missing_lines` say why the others have none."""
     measured = [row for row in sizing.batches if row.samples_per_s is not None]
-    known = is_known(sizing)
+    known, of_rss = is_known(sizing), sizing.memory_of == "rss_growth_bytes"
     percents = [] if known else [one.percent for one in measured[0].percentiles] if measured else []
-    memory = [] if known else ["RSS growth" if sizing.memory_of == "rss_growth_bytes" else "peak memory"]
-    columns = ["batch", "ms/image", "images/s", "step", *(f"p{percent:g}" for percent in percents), *memory]
-    columns += ["its profile's"] if known else []
     predicted = any(row.predicted_peak_bytes is not None for row in measured)
-    columns += ["predicted memory"] if predicted else []
+    columns = [
+        Column("batch"), Column("ms/image", "ms"), Column("images/s", show=fmt.plus_minus_percent), Column("step", "s"),
+        *(Column(f"p{percent:g}", "s", rank=3) for percent in percents),
+        Column("its profile's") if known else Column("RSS growth" if of_rss else "peak memory", "bytes", rank=1),
+        *([Column("predicted memory", "memory", rank=2)] if predicted else []), Column("answer"),
+    ]  # fmt: skip
     rows = []
     for row in measured:
-        assert row.step_s is not None and row.s_per_sample is not None
         values = {one.percent: one.value for one in row.percentiles}
-        peak = row.rss_growth_bytes if sizing.memory_of == "rss_growth_bytes" else row.peak_live_bytes
-        rows.append([
-            str(row.batch_size), fmt.number(row.s_per_sample * 1e3), fmt.plus_minus_percent(row.samples_per_s),
-            fmt.duration(row.step_s.value), *(fmt.duration(values[percent]) for percent in percents),
-            *([] if known else [fmt.size(peak)]), *([row.label] if known else []),
-            *([memory_size(row.predicted_peak_bytes)] if predicted else []),
-            CHOSEN if row.batch_size == sizing.chosen_batch else "",
-        ])  # fmt: skip
-    return [*columns, ""], rows
+        peak = row.rss_growth_bytes if of_rss else row.peak_live_bytes
+        rows.append((
+            row.batch_size, row.s_per_sample, row.samples_per_s, fmt.value_of(row.step_s),
+            *(values[percent] for percent in percents), row.label if known else peak,
+            *([row.predicted_peak_bytes] if predicted else []), CHOSEN if row.batch_size == sizing.chosen_batch else "",
+        ))  # fmt: skip
+    return Table("Batches", columns, rows, " ".join(legend(sizing)))
 
 
 def legend(sizing: Sizing) -> list[str]:
@@ -312,26 +288,6 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def sizing_page(sizing: Sizing, name: str, *, drawn: bool) -> Page:
-    """Its page in a report."""
-    columns, rows = batch_table(sizing)
-    figure = sizing_figure(sizing, name) if drawn else None
-    table = Table("Batches", tuple((title, "") for title in columns), rows, 1, " ".join(legend(sizing)))
-    found = [
-        ("Answer", answer_lines(sizing)),
-        ("What loader and storage must deliver", demand_lines(sizing)),
-        ("Not measured", missing_lines(sizing)),
-    ]
-    return Page(
-        title=f"{sizing.model}, {sizing.mode}: devices needed",
-        sentence=headline(sizing),
-        settings=settings(sizing),
-        tables=[table] if rows else [],
-        findings=[(heading, lines) for heading, lines in found if lines],
-        figures=[] if figure is None else [figure],
-    )
-
-
 class ShownSizing(Shown[SizeFacts, Sizing]):
     """Shows a sizing study."""
 
@@ -343,11 +299,19 @@ class ShownSizing(Shown[SizeFacts, Sizing]):
     def interrupted(self, facts: SizeFacts) -> bool:
         return facts.stopped_by == "interrupted"
 
-    def page(self, found: Sizing, name: str, *, drawn: bool) -> Page:
-        return sizing_page(found, name, drawn=drawn)
+    def result(self, facts: SizeFacts, found: Sizing) -> Result:
+        table = batch_table(found)
+        return Result(
+            title=f"{found.model}, {found.mode}: devices needed",
+            settings=settings(found),
+            answer=answer_lines(found),
+            tables=[table] if table.rows else [],
+            sections=[
+                ("What loader and storage must deliver", demand_lines(found)),
+                ("Not measured", missing_lines(found)),
+            ],
+            draw=partial(sizing_figures, found),
+        )
 
-    def print_found(self, found: Sizing, console: Console) -> None:
-        print_sizing(found, console)
-
-    def answer(self, found: Sizing) -> list[str]:
-        return [*answer_lines(found), *demand_lines(found)]
+    def as_json(self, facts: SizeFacts, found: Sizing) -> JsonObject:
+        return {**super().as_json(facts, found), "answer": [*answer_lines(found), *demand_lines(found)]}

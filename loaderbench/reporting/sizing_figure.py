@@ -25,8 +25,8 @@ class _Point(NamedTuple):
     chosen: str
 
 
-def sizing_figure(sizing: Sizing, name: str) -> Figure | None:
-    """None where nothing has a rate. `name`: a prefix that is unique in the report."""
+def sizing_figures(sizing: Sizing) -> list[Figure]:
+    """The rates by batch, where there are any."""
     points = [
         _Point(
             row.batch_size, row.samples_per_s.value, row.samples_per_s.low, row.samples_per_s.high,
@@ -36,9 +36,9 @@ def sizing_figure(sizing: Sizing, name: str) -> Figure | None:
         if row.samples_per_s is not None and row.s_per_sample is not None
     ]  # fmt: skip
     if not points:
-        return None
-    return Figure(
-        f"{name}-batches",
+        return []
+    rates = Figure(
+        "batches",
         f"{sizing.model}, {sizing.mode}: images/s, and time per image, by batch",
         "Measured batches with their 95 % intervals; times of an emulated device are its profile's, and have none. The "
         "dashed line is the batch of the answer.",
@@ -47,6 +47,7 @@ def sizing_figure(sizing: Sizing, name: str) -> Figure | None:
         2.6,
         partial(_draw, points=points),
     )
+    return [rates]
 
 
 def _draw(drawing: Drawing, points: Sequence[_Point]) -> None:

@@ -11,6 +11,8 @@ from loaderbench.plain import JsonObject
 from loaderbench.recording.kinds import kind_of
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import Findings, StudyFacts, StudyRecord
+from loaderbench.reporting import format as fmt
+from loaderbench.reporting.console import print_result
 from loaderbench.reporting.shown import shown_as
 
 if TYPE_CHECKING:
@@ -31,9 +33,9 @@ def as_json(facts: StudyFacts, findings: Findings, study_id: str | None = None) 
 def print_findings(
     facts: StudyFacts, findings: Findings, console: Console, runs: Sequence[RunRecord] = (), *, whole: bool = False
 ) -> None:
-    """Print the study as its command printed it. `runs`: the runs of a sweep, for its table; `whole`: with all their
-    caveats in words."""
-    shown_as(kind_of(facts)).print(facts, findings, console, runs, whole=whole)
+    """Print the study as its command printed it. `runs`: records of its runs; `whole`: every row of its tables."""
+    result = shown_as(kind_of(findings)).with_runs(fmt.cleaned(facts), fmt.cleaned(findings), fmt.cleaned(list(runs)))
+    print_result(result, console, whole=whole)
 
 
 def cells(study: StudyRecord) -> tuple[str, str]:
@@ -49,11 +51,11 @@ def _answer(study: StudyRecord) -> str:
 
 
 def _found(study: StudyRecord) -> str:
-    """What it found, by its stored findings; those of a study with a page need no runs to be found again."""
+    """What it found, by its stored findings; those of a study without runs are found again."""
     findings, shown = study.findings, shown_as(study.kind)
     try:
-        if findings is None and shown.is_paged:
+        if findings is None and not study.runs:
             findings = judge(study.facts, {})
-        return "" if findings is None else shown.sentence(findings)
+        return "" if findings is None else shown.sentence(study.facts, findings)
     except Exception as error:  # a record that was edited by hand
         return senseless(error)

@@ -1,64 +1,84 @@
-"""What a study says beyond its runs, and what tuning found, as text of 80 columns."""
+"""What several runs say together, whichever command measured them."""
 
 from __future__ import annotations
 
-import shlex
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
 
 from loaderbench.analysis.study import fastest, summarize, told_apart
-from loaderbench.cases.case import Change, FieldValue
-from loaderbench.cases.study import other_options
-from loaderbench.recording.record import Estimate, RunRecord
-from loaderbench.recording.studies import Finalist, Flip, Knee, Row, Sweep, TuneFacts, Tuning
+from loaderbench.recording.record import RunRecord
+from loaderbench.recording.studies import Flip, Knee, Row, Sweep
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.console import make_console, plain_table, print_bullets, print_rows, styled
-from loaderbench.reporting.format import MISSING, NOT_MEASURED
-from loaderbench.reporting.words import changed_pixels, flags
+from loaderbench.reporting.format import NOT_MEASURED
+from loaderbench.reporting.result import Column, Result, Table
+from loaderbench.reporting.result import Row as TableRow
+from loaderbench.reporting.study_figures import study_figures
 
-if TYPE_CHECKING:
-    from rich.console import Console
+RATE_COLUMNS = (
+    Column("res"), Column("loader", left=True),
+    Column("images/s", show=fmt.plus_minus_percent, definition="throughput"),
+    Column("step", "s", rank=4, definition="step"), Column("AU", "%", rank=3, definition="utilization"),
+    Column("storage", "%", definition="storage"), Column("prep", "%", definition="prep"),
+    Column("copy", "%", rank=1, definition="transfer"), Column("launch", "%", rank=2, definition="launch"),
+    Column("compute", "%", definition="compute"), Column("verdict", left=True, definition="verdict"),
+)  # fmt: skip
+RATE_NOTE = (
+    "AU: share of the time that the device needs for its steps. Causes are shares of a step; prep includes contention."
+)
+DATA_COLUMNS = (
+    Column("res"), Column("loader", left=True), Column("time", "s", definition="total"),
+    Column("× serial", show=fmt.speedup, definition="over-serial"),
+    Column("batch", "bytes", rank=3, definition="batch"), Column("read", "bytes/s", rank=1, definition="read"),
+    Column("ceiling", "bytes/s", rank=2, definition="ceiling"),
+    Column("gaps", "%", rank=4, definition="gaps"), Column("data stall", "%", rank=8, definition="gaps"),
+    Column("launch gaps", "%", rank=9, definition="gaps"), Column("gaps/step", rank=10, definition="gaps"),
+    Column("CPU/image", "s", rank=6, definition="cpu"), Column("memory", "bytes", rank=7, definition="memory"),
+)  # fmt: skip
 
-COLUMNS = ("res", "loader", "time", "× serial", "batch", "read", "ceiling", "gaps")
 
-
-def print_study(study: Sweep, console: Console | None = None) -> None:
-    """Print total times, speed-ups over serial, bytes and gaps; then knees and flips."""
-    console, study = console or make_console(), fmt.cleaned(study)
-    rows, labels = study.rows, fmt.RowLabels(study.rows)
-    if len(rows) < 2:
-        return
-    table = plain_table()
-    for number, title in enumerate(COLUMNS):
-        table.add_column(title, justify="left" if number == 1 else "right", no_wrap=number != 1, overflow="fold")
-    for name, group in fmt.by_resolution(rows):
-        ordered = sorted(group, key=lambda row: -row.total_s)
-        for row in ordered:
-            cells = (
-                name if row is ordered[0] else "",
-                labels.of(row.case),
-                fmt.duration(row.total_s),
-                fmt.ratio(row.faster_than_serial),
-                fmt.size(row.batch_bytes),
-                fmt.size(row.read_bytes_per_s, "/s"),
-                fmt.size(row.ceiling_bytes_per_s, "/s"),
-                fmt.percent(row.gap_fraction),
-            )
-            table.add_row(*(styled(cell) for cell in cells))
-        table.add_section()
-    console.print()
-    console.print(table)
+def sweep_result(records: Sequence[RunRecord], study: Sweep) -> Result:
+    """What several runs gave, together. `study`: `analysis.study.summarize(records)`, or a stored one."""
+    by_id = {record.run_id: record for record in records}
+    of_rows = fmt.RowLabels(study.rows)
+    ordered = [row for _, group in fmt.by_resolution(study.rows) for row in sorted(group, key=lambda one: -one.total_s)]
+    begins = [(fmt.resolution(row.case), of_rows.of(row.case)) for row in ordered]
+    rates = [(*begin, *_rates(row, by_id[row.run_ids[-1]])) for begin, row in zip(begins, ordered, strict=True)]
+    data = [(*begin, *_data(row)) for begin, row in zip(begins, ordered, strict=True)]
     note = (
-        f"time of {study.num_steps} steps; × serial: images/s over the serial run's, 95 %; batch: encoded bytes; "
-        f"read: what the storage gave; gaps: of the step without a kernel; {MISSING} {NOT_MEASURED}"
+        f"time: of {study.num_steps} steps; × serial: images/s over the serial run's, 95 %; batch: encoded bytes; "
+        "read: what the storage gave; gaps: share of the step without a kernel"
     )
-    console.print(styled(note, "dim"))
-    print_bullets(console, "Gaps between kernels, by workers", gap_lines(rows))
-    print_bullets(console, "Knee in workers", [knee_line(knee, labels) for knee in study.knees])
-    print_bullets(console, "A run as short as its buffer", short_run_lines(rows))
-    print_bullets(console, "Where the bottleneck flips", [flip_line(flip, labels) for flip in study.flips])
+    return Result(
+        title="",
+        settings=fmt.common_settings(records),
+        answer=finding_lines(records) if study.rows else [fmt.sentence(records[-1])],
+        tables=[Table("Rates, causes and verdicts", RATE_COLUMNS, rates, RATE_NOTE),
+                Table("Data, storage, gaps and cost", DATA_COLUMNS, data, note)] if ordered else [],
+        sections=[
+            ("Gaps between kernels, by workers", gap_lines(study.rows)),
+            ("Knee in workers", [knee_line(knee, of_rows) for knee in study.knees]),
+            ("A run as short as its buffer", short_run_lines(study.rows)),
+            ("Where the bottleneck flips", [flip_line(flip, of_rows) for flip in study.flips]),
+        ],
+        draw=partial(study_figures, records, study),
+    )  # fmt: skip
+
+
+def _rates(row: Row, record: RunRecord) -> TableRow:
+    shares = (record.share("storage"), fmt.prep_share(record), record.share("transfer"))
+    step_s = None if record.step_time_s is None else record.step_time_s.mean
+    last = (record.share("launch"), record.share("compute"), row.bottleneck)
+    return (row.rate, step_s, row.utilization_fraction, *shares, *last)
+
+
+def _data(row: Row) -> TableRow:
+    by_class = row.gap_fraction_by_class or {}
+    gaps = [None if (gap := by_class.get(name)) is None else gap.fraction for name in ("data_stall", "launch")]
+    return (
+        row.total_s, row.faster_than_serial, row.batch_bytes, row.read_bytes_per_s, row.ceiling_bytes_per_s,
+        row.gap_fraction, *gaps, row.gaps_per_step, row.seconds_per_sample, row.workers_pss_bytes,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -173,109 +193,3 @@ def flip_line(flip: Flip, labels: fmt.RowLabels) -> str:
         return f"{labels.of(flip.case)}: {first} at resolution {before}, {second} at {after}"
     where = f"{fmt.resolution(flip.case)} {labels.without_workers(flip.case)}"
     return f"{where}: {first} with {before} workers, {second} with {after}"
-
-
-# -- tuning ----------------------------------------------------------------------------------------------
-
-
-def print_tuning(tuning: Tuning, facts: TuneFacts, code: str, console: Console | None = None) -> None:
-    """Print the winner with its interval, what it was compared with, and how to use it (`code`)."""
-    console, tuning = console or make_console(), fmt.cleaned(tuning)
-    if tuning.winner is None:
-        console.print(styled("no finalist could be measured", "bold red"))
-    else:
-        console.print(styled(winner_line(tuning, facts), "bold green"))
-    usual = next((finalist for finalist in tuning.finalists if finalist.is_default), None)
-    without = NOT_MEASURED
-    if usual is not None and usual.failure is not None:
-        without = f"the default failed: {usual.failure}"
-    elif usual is not None and usual.case == tuning.winner:
-        without = "it is the default"
-    alone = f", {len(facts.screens)} by the loader alone" if facts.screens else ""
-    rungs = f"{facts.num_rungs} rung{'s' * (facts.num_rungs != 1)}"
-    print_rows(
-        console,
-        [
-            ("images/s", fmt.plus_minus(tuning.rate)),
-            ("over default", _told_apart(tuning.over_default, without)),
-            ("over second", _told_apart(tuning.over_second, "there was no second")),
-            (
-                "tried",
-                f"{len(tuning.trials)} of {facts.num_settings} settings in {rungs}{alone}",
-            ),
-            ("took", f"{fmt.duration(facts.spent_s)} of {fmt.duration(facts.budget_s)}"),
-            *([("pixels", pixels_line(tuning))] if pixels_line(tuning) else []),
-        ],
-    )
-    table = plain_table()
-    for title in ("loader", "decoder", "output", "workers", "prefetch", "scale", "options", "images/s", ""):
-        table.add_column(title, justify="right" if title in ("workers", "prefetch", "images/s") else "left")
-    for finalist in tuning.finalists:
-        values = (_cell(value) for value in finalist.case.feed.setting.values())
-        default = "default" if finalist.is_default else ""
-        table.add_row(*(styled(cell) for cell in (*values, fmt.plus_minus_percent(finalist.rate), default)))
-    console.print()
-    console.print(table)
-    failed = [
-        f"{' '.join(filter(None, (trial.case.feed.loader, trial.case.feed.decoder)))}: {trial.failure}"
-        for trial in tuning.trials
-        if trial.failure
-    ]
-    if facts.untried:
-        console.print(styled(f"\nNot tried: {', '.join(_counted(facts.untried))}; a larger --budget tries more"))
-    failed += [
-        f"{' '.join(filter(None, (one.case.feed.loader, one.case.feed.decoder)))}, alone: {one.failure}"
-        for one in facts.screens
-        if one.failure
-    ]
-    failed += [f"{_named(one)}: {one.failure}" for one in tuning.finalists if one.failure]
-    print_bullets(console, "Not measured", list(dict.fromkeys(map(fmt.clean, failed))))
-    if code and tuning.winner is not None:
-        asked = flags({**tuning.winner.feed.setting, **other_options(tuning.winner)})
-        again = f"loaderbench run {shlex.quote(tuning.winner.subject.dataset)} {asked}"
-        console.print(styled("\nThe same again:\n", "bold"))
-        console.print(styled(again), soft_wrap=True)
-        console.print(styled("\nIn a training script:\n", "bold"))
-        console.print(styled(code), soft_wrap=True)
-
-
-def _cell(value: FieldValue) -> str:
-    if isinstance(value, Mapping):
-        value = " ".join(f"{key}={one}" for key, one in value.items())
-    return str(value or MISSING)
-
-
-def pixels_line(tuning: Tuning) -> str:
-    """What the winner's `--decode-scale auto` changes, and how to search without it; empty where it has none."""
-    if tuning.pixels is None and tuning.no_pixels is None:
-        return ""
-    known = f"not compared: {tuning.no_pixels}" if tuning.pixels is None else changed_pixels(tuning.pixels)
-    return f"--decode-scale auto {known}; --decode-scale off searches without it"
-
-
-def winner_line(tuning: Tuning, facts: TuneFacts) -> str:
-    """The winner, and among how many: nothing is said of settings that were not tried."""
-    assert tuning.winner is not None
-    num, of = len(tuning.trials), facts.num_settings
-    among = f"all {of} settings" if num >= of else f"the {num} setting{'s' * (num != 1)} tried, of {of}"
-    over = tuning.over_second
-    unsure = over is None or over.low is None or over.low <= 1
-    word = "The fastest" if not unsure else "Among the fastest"
-    return f"{word} of {among}: {flags(tuning.winner.feed.setting)}"
-
-
-def _named(finalist: Finalist) -> str:
-    return "the default" if finalist.is_default else flags(finalist.case.feed.setting)
-
-
-def _counted(settings: Sequence[Change]) -> list[str]:
-    """`6 settings of dali`, for each loader, the most first."""
-    names = Counter(str(one.get("loader")) for one in settings).most_common()
-    return [f"{number} setting{'s' * (number != 1)} of {fmt.clean(name)}" for name, number in names]
-
-
-def _told_apart(ratio: Estimate | None, otherwise: str) -> str:
-    if ratio is None:
-        return otherwise
-    within = ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high
-    return fmt.speedup(ratio) + (": not told apart in this time" if within else "")

@@ -62,8 +62,8 @@ class _Drawn:
         return self.resolution, self.setting
 
 
-def study_figures(records: Sequence[RunRecord], study: Sweep, name: str) -> list[Figure]:
-    """All figures that these runs have data for. `study` is `analysis.study.summarize(records)`, `name` a prefix."""
+def study_figures(records: Sequence[RunRecord], study: Sweep) -> list[Figure]:
+    """All figures that these runs have data for. `study` is `analysis.study.summarize(records)`."""
     by_id = {record.run_id: record for record in records}
     labels = fmt.RowLabels(study.rows)
 
@@ -77,12 +77,12 @@ def study_figures(records: Sequence[RunRecord], study: Sweep, name: str) -> list
     every = with_names(study.rows)
     shown = with_names(_fastest_of_each(study.rows)) if len(study.rows) > MOST_BARS else every
     figures = [
-        _by_cause(shown, name, cut=len(shown) < len(every)),
-        _over_serial(shown, study.num_steps, name),
-        _against_workers(every, labels, study.knees, name),
-        _bandwidth(shown, name),
-        _gaps(shown, name),
-        _buffers(every, name),
+        _by_cause(shown, cut=len(shown) < len(every)),
+        _over_serial(shown, study.num_steps),
+        _against_workers(every, labels, study.knees),
+        _bandwidth(shown),
+        _gaps(shown),
+        _buffers(every),
     ]
     return [figure for figure in figures if figure is not None]
 
@@ -114,7 +114,7 @@ def seconds_by_cause(record: RunRecord) -> dict[str, float] | None:
     return {**seconds, UNATTRIBUTED: max(0.0, 1 - known) * mean_s}
 
 
-def _by_cause(shown: Sequence[_Drawn], name: str, *, cut: bool) -> Figure | None:
+def _by_cause(shown: Sequence[_Drawn], *, cut: bool) -> Figure | None:
     bars: list[tuple[Name, dict[str, float], Estimate]] = []
     for drawn in shown:
         seconds = seconds_by_cause(drawn.record)
@@ -128,7 +128,7 @@ def _by_cause(shown: Sequence[_Drawn], name: str, *, cut: bool) -> Figure | None
     rates = [rate for _, _, rate in bars]
     causes = [cause for cause in (*SHARES, UNATTRIBUTED) if any(seconds[cause] for seconds in parts)]
     return Figure(
-        f"{name}-causes",
+        "causes",
         "Time of an image, by cause",
         "The fastest first: a shorter bar is faster. Its parts are what an image's time goes to; what is hidden under "
         "device work costs nothing and is in no part. At its end: the rate, with its 95 % interval as a line."
@@ -207,14 +207,14 @@ def _rate_text(rate: Estimate, *, narrow: bool) -> str:
 # -- over serial -----------------------------------------------------------------------------------------
 
 
-def _over_serial(shown: Sequence[_Drawn], num_steps: int, name: str) -> Figure | None:
+def _over_serial(shown: Sequence[_Drawn], num_steps: int) -> Figure | None:
     points = [(drawn, ratio) for drawn in shown if (ratio := drawn.row.faster_than_serial) is not None]
     if not points:
         return None
     names = [drawn.name for drawn, _ in points]
     ratios = [ratio for _, ratio in points]
     return Figure(
-        f"{name}-serial",
+        "serial",
         "Times faster than serial",
         "Images/s relative to the serial loader at the same resolution; the dashed line is serial itself.",
         ("resolution", "setting", "ratio", "low", "high", f"total_of_{num_steps}_steps_s"),
@@ -245,7 +245,7 @@ class _Point(NamedTuple):
     knee: str
 
 
-def _against_workers(every: Sequence[_Drawn], labels: fmt.RowLabels, knees: Sequence[Knee], name: str) -> Figure | None:
+def _against_workers(every: Sequence[_Drawn], labels: fmt.RowLabels, knees: Sequence[Knee]) -> Figure | None:
     """A panel for each resolution: rates over workers, their knees, and what the device could take."""
     lines: dict[Name, list[_Drawn]] = {}
     for drawn in every:
@@ -265,7 +265,7 @@ def _against_workers(every: Sequence[_Drawn], labels: fmt.RowLabels, knees: Sequ
     if not panels:
         return None
     return Figure(
-        f"{name}-workers",
+        "workers",
         "Images/s by number of workers",
         "The ring marks the knee, the least workers within 3 % of the best; the dashed line is the device's rate when "
         "data are always ready.",
@@ -333,7 +333,7 @@ class _Read(NamedTuple):
     ceiling_bytes_per_s: float | None
 
 
-def _bandwidth(shown: Sequence[_Drawn], name: str) -> Figure | None:
+def _bandwidth(shown: Sequence[_Drawn]) -> Figure | None:
     reads = [
         _Read(*drawn.name, rate, drawn.row.ceiling_bytes_per_s)
         for drawn in shown
@@ -342,7 +342,7 @@ def _bandwidth(shown: Sequence[_Drawn], name: str) -> Figure | None:
     if not reads:
         return None
     return Figure(
-        f"{name}-bandwidth",
+        "bandwidth",
         "What was read, and what the storage could give",
         "A bar is the growth of the storage's counter, which includes other users of a shared disk; the vertical line "
         "is the ceiling that the probe found.",
@@ -368,7 +368,7 @@ def _draw_bandwidth(drawing: Drawing, reads: Sequence[_Read]) -> None:
 # -- gaps ------------------------------------------------------------------------------------------------
 
 
-def _gaps(shown: Sequence[_Drawn], name: str) -> Figure | None:
+def _gaps(shown: Sequence[_Drawn]) -> Figure | None:
     """Gaps between kernels: their share of the step by class, and their number by length."""
     traced: list[tuple[Name, KernelGap]] = []
     for drawn in shown:
@@ -381,7 +381,7 @@ def _gaps(shown: Sequence[_Drawn], name: str) -> Figure | None:
     names = [of for of, _ in traced]
     classes, edges = _shape(traced[0][1])
     return Figure(
-        f"{name}-gaps",
+        "gaps",
         "Gaps between kernels",
         "Left: the part of a step in which the device ran nothing, by what it waited for. Right: the number of gaps in "
         "a step, by length. From the traced steps alone.",
@@ -469,7 +469,7 @@ def _draw_gaps(drawing: Drawing, names: Sequence[Name], gaps: Sequence[KernelGap
 # -- short runs ------------------------------------------------------------------------------------------
 
 
-def _buffers(every: Sequence[_Drawn], name: str) -> Figure | None:
+def _buffers(every: Sequence[_Drawn]) -> Figure | None:
     """How far a run as short as its buffer overstates a loader's rate."""
     points: list[tuple[Name, ShortRun, Estimate]] = []
     for drawn in every:
@@ -480,7 +480,7 @@ def _buffers(every: Sequence[_Drawn], name: str) -> Figure | None:
         return None
     names = [of for of, _, _ in points]
     return Figure(
-        f"{name}-buffers",
+        "buffers",
         "How a short run flatters a loader",
         "A run that begins with a full prefetch buffer consumes what was prepared before its clock started. At 1 (the "
         "dashed line) the short run tells the truth.",

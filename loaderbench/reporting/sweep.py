@@ -1,31 +1,45 @@
-"""How a sweep looks: the table of its runs, then what they say together."""
+"""How a sweep looks: its runs, and what they say together."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
+from loaderbench import plain
+from loaderbench.plain import JsonObject
+from loaderbench.recording.caveats import VERDICT
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import Sweep, SweepFacts
+from loaderbench.reporting import format as fmt
+from loaderbench.reporting.console import codes_line
+from loaderbench.reporting.result import Result
 from loaderbench.reporting.shown import Shown
-from loaderbench.reporting.study import print_study
-from loaderbench.reporting.terminal import print_table
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from loaderbench.reporting.study import sweep_result
 
 
 class ShownSweep(Shown[SweepFacts, Sweep]):
-    """Shows a sweep."""
+    """Shows a sweep. In a report its runs stand with all others of their settings."""
 
     def about(self, facts: SweepFacts) -> str:
         return f"{facts.num_cases} cases"
 
-    def print(
-        self, facts: SweepFacts, found: Sweep, console: Console, runs: Sequence[RunRecord], *, whole: bool
-    ) -> None:
-        print_table(runs, console, whole=whole)
-        print_study(found, console)
+    def with_runs(self, facts: SweepFacts, found: Sweep, runs: Sequence[RunRecord]) -> Result:
+        result = sweep_result(runs, found)
+        more = [("Not measured", fmt.failure_lines(runs, fmt.RowLabels(runs))), ("Caveats", _caveats(runs))]
+        return replace(result, title=f"{facts.num_cases} cases", sections=[*result.sections, *more])
 
-    def sentence(self, found: Sweep) -> str:
+    def sentence(self, facts: SweepFacts, found: Sweep) -> str:
         return f"{len(found.rows)} settings measured"
+
+    def as_json(self, facts: SweepFacts, found: Sweep) -> JsonObject:
+        value = plain.to_json(found)
+        assert isinstance(value, dict)
+        return value
+
+
+def _caveats(records: Sequence[RunRecord]) -> list[str]:
+    """Those that change a verdict, each once; of the others a line of codes."""
+    grouped = fmt.grouped_caveats(records)
+    worded = [caveat for caveat in grouped if caveat.severity == VERDICT]
+    lines = [f"{one.code}: {one.text} ({one.num_runs} of {len(records)} runs)" for one in worded]
+    return [*lines, *codes_line([one.code for one in grouped if one not in worded])]

@@ -7,12 +7,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-from loaderbench.recording.caveats import VERDICT
 from loaderbench.recording.record import SHARES, Advice, Ceiling, Removable, RunRecord, StorageFigures
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import (
     STYLES,
-    codes_line,
     make_console,
     plain_table,
     print_bullets,
@@ -21,13 +19,11 @@ from loaderbench.reporting.console import (
     styled,
 )
 from loaderbench.reporting.evidence import leading_evidence
-from loaderbench.reporting.format import MISSING, NOT_MEASURED, short_name
-from loaderbench.reporting.study import finding_lines
+from loaderbench.reporting.format import NOT_MEASURED, short_name
 from loaderbench.reporting.watched import note_lines, time_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
 ADVICE_LINES = 6
 """Lines of advice on a run's screen; the rest is behind `show --all`."""
@@ -321,61 +317,3 @@ def print_caveats_of(records: Sequence[RunRecord], console: Console | None = Non
         of = [f" ({one.num_runs} of {len(records)} runs)" if len(records) > 1 else "" for one in caveats]
         lines = [f"{one.code}: {one.text}{runs}" for one, runs in zip(caveats, of, strict=True)]
         print_bullets(console, severity.capitalize(), lines)
-
-
-# -- a table of runs -------------------------------------------------------------------------------------
-
-COLUMNS = ("res", "loader", "images/s", "ms/step", "AU", "stor", "prep", "xfer", "lnch", "comp", "verdict")
-
-
-def print_table(records: Sequence[RunRecord], console: Console | None = None, *, whole: bool = False) -> None:
-    """All runs of a sweep, a row each, small resolutions first; then a sentence for each resolution. `whole`: with all
-    caveats in words, not only those that change a verdict."""
-    console, records = console or make_console(), fmt.cleaned(list(records))
-    if not records:
-        console.print(styled("no runs"))
-        return
-    console.print(styled(" · ".join(fmt.common_settings(records)), "bold"))
-    labels, table = fmt.RowLabels(records), plain_table()
-    for title in COLUMNS:
-        left = title in ("loader", "verdict")
-        table.add_column(title, justify="left" if left else "right", no_wrap=title != "loader", overflow="fold")
-    for name, group in fmt.by_resolution(records):
-        for record in group:
-            table.add_row(*_table_row(record, labels.of(record.case), name if record is group[0] else ""))
-        table.add_section()
-    console.print(table)
-    legend = (
-        "AU, stor(age), prep (contention included), xfer (transfer), l(au)nch, comp(ute) in % of the step; "
-        f"{MISSING} {NOT_MEASURED}"
-    )
-    console.print(styled(legend, "dim"))
-    console.print()
-    for line in finding_lines(records):
-        name, _, finding = line.partition(": ")
-        console.print(styled(f"{name}: ", "bold").append(finding, style="not bold"))
-    print_bullets(console, "Not measured", fmt.failure_lines(records, labels))
-    grouped = fmt.grouped_caveats(records)
-    worded = [caveat for caveat in grouped if whole or caveat.severity == VERDICT]
-    lines = [f"{one.code}: {one.text} ({one.num_runs} of {len(records)} runs)" for one in worded]
-    print_bullets(console, "Caveats", [*lines, *codes_line([one.code for one in grouped if one not in worded])])
-
-
-def _table_row(record: RunRecord, label: str, name: str) -> list[Text]:
-    mean_s = None if record.step_time_s is None else record.step_time_s.mean
-    fractions = [
-        record.accelerator_utilization_fraction, record.share("storage"), fmt.prep_share(record),
-        record.share("transfer"), record.share("launch"), record.share("compute"),
-    ]  # fmt: skip
-    verdict = fmt.outcome(record)
-    return [
-        styled(name),
-        styled(label),
-        styled(fmt.plus_minus_percent(record.throughput)),
-        styled(fmt.number(None if mean_s is None else mean_s * 1e3)),
-        *(styled(fmt.percent(fraction, sign="")) for fraction in fractions),
-        styled(verdict, STYLES.get(verdict, "")),
-    ]
-
-
-# -- what a store holds ----------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ class _Bar(NamedTuple):
     read_bytes_per_s: float | None
 
 
-def timeline_figure(run: Run, title: str, name: str) -> Figure | None:
+def timeline_figure(run: Run, title: str) -> Figure | None:
     """A few steps of the run's last window of `real`; None where none is long enough."""
     segments = [] if run.recording is None else run.recording.of(Arm.REAL)
     long_enough = [segment for segment in segments if len(segment.steps) > segment.num_warmup + 2]
@@ -83,7 +83,7 @@ def timeline_figure(run: Run, title: str, name: str) -> Figure | None:
     flow = flow if any(growth.bytes_per_s for growth in flow) else []  # files in memory: nothing to draw
     read = [_Bar(STORAGE_LANE, "read", None, *growth) for growth in flow]
     return Figure(
-        f"{name}-timeline",
+        "timeline",
         "A few steps of one run, over time",
         f"{title}. Stall: the device is idle while the loop waits for data. Compute: a step on the device, with its "
         f"gaps.{' Below: what the storage gave.' if flow else ''}",

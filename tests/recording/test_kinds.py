@@ -58,7 +58,7 @@ from dataclasses import dataclass
 
 from loaderbench.recording.facts import Environment
 from loaderbench.reporting.shown import Shown
-from loaderbench.reporting.tables import Page
+from loaderbench.reporting.result import Result
 
 @dataclass(frozen=True)
 class NapFacts:
@@ -78,11 +78,8 @@ class ShownNaps(Shown):
     def about(self, facts):
         return f"{len(facts.minutes)} naps"
 
-    def page(self, found, name, *, drawn):
-        return Page("Naps", f"the longest nap took {found.longest:g} min", ["a sofa"])
-
-    def print(self, facts, found, console, runs, *, whole):
-        console.print(f"{len(facts.minutes)} naps, the longest of {found.longest:g} min")
+    def result(self, facts, found):
+        return Result("Naps", ["a sofa"], [f"{len(facts.minutes)} naps, the longest of {found.longest:g} min"])
 """
 
 
@@ -104,11 +101,16 @@ def naps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 def test_a_new_kind_is_listed_shown_reported_and_judged_again(naps: str, tmp_path: Path) -> None:
     results = ("--results", str(tmp_path / "results"))
     listed = " ".join(call("list", *results).out.split())
-    assert "naps: 2 naps" in listed and "the longest nap took 44 min" in listed  # as it was stored
-    assert call("show", naps, *results).out.strip() == "2 naps, the longest of 45 min"  # as it is judged today
-    assert json.loads(call("show", naps, "--json", "-", *results).out) == {"study_id": naps, "longest": 45.0}
+    assert "naps: 2 naps" in listed and "the longest of 44 min" in listed  # as it was stored
+    assert call("show", naps, *results).out.strip().splitlines() == [
+        "a sofa",
+        "2 naps, the longest of 45 min",
+    ]  # as it is judged today
+    assert json.loads(call("show", naps, "--json", "-", *results).out) == {
+        "answer": ["2 naps, the longest of 45 min"], "longest": 45.0, "study_id": naps,
+    }  # fmt: skip
     judged = call("analyze", naps, "--diff", *results)
     assert "longest" in judged.out and "44" in judged.out and "45" in judged.out
     report = tmp_path / "report.md"
     assert call("report", "--format", "md", "--out", str(report), *results).code == 0
-    assert "the longest nap took 45 min" in report.read_text()
+    assert "the longest of 45 min" in report.read_text()

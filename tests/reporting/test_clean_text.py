@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from loaderbench import plain
+from loaderbench.analysis.study import summarize
 from loaderbench.analysis.trace_gaps import TraceGaps
 from loaderbench.images.filesystem import FileSystem
 from loaderbench.images.scan import DatasetScan
@@ -28,26 +29,30 @@ from loaderbench.recording.model_split import ModelSplit
 from loaderbench.recording.offload_study import ModelOffload
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store, StoredRun, StoredStudy
-from loaderbench.recording.studies import CompareFacts, Comparison, PrecisionResult, SelfTest, Sweep, TuneFacts, Tuning
-from loaderbench.reporting.capacity import print_capacity
-from loaderbench.reporting.comparison import print_comparison, print_regression
-from loaderbench.reporting.console import make_console, print_bullets, print_rows, styled
+from loaderbench.recording.studies import (
+    CompareFacts,
+    Comparison,
+    PrecisionResult,
+    SelfTest,
+    SelfTestFacts,
+    Sweep,
+    SweepFacts,
+    TuneFacts,
+    Tuning,
+)
+from loaderbench.reporting import format as fmt
+from loaderbench.reporting.comparison import print_regression
+from loaderbench.reporting.console import make_console, print_bullets, print_result, print_rows, styled
 from loaderbench.reporting.data_set import print_scan
 from loaderbench.reporting.format import cleaned
 from loaderbench.reporting.gaps import print_gaps
 from loaderbench.reporting.html import render_html
-from loaderbench.reporting.ledger import print_ledger
+from loaderbench.reporting.ledger import ledger_result
 from loaderbench.reporting.listing import print_list
 from loaderbench.reporting.markdown import render_markdown
-from loaderbench.reporting.model_io import print_io
-from loaderbench.reporting.model_split import print_split, print_times
-from loaderbench.reporting.offload import print_offload
-from loaderbench.reporting.precision import print_precision
 from loaderbench.reporting.report import read_report
-from loaderbench.reporting.selftest import print_selftest
-from loaderbench.reporting.sizing import print_sizing
-from loaderbench.reporting.study import print_study, print_tuning
-from loaderbench.reporting.terminal import print_run, print_table
+from loaderbench.reporting.studies import print_findings
+from loaderbench.reporting.terminal import print_run
 from tests import filled as filling
 
 T = TypeVar("T")
@@ -92,25 +97,43 @@ def stored(run: RunRecord) -> StoredRun:
     return StoredRun(UNCLEAN, Path("x"), "crashed", UNCLEAN, None, UNCLEAN)
 
 
+def failed(seed: int) -> RunRecord:
+    return replace(record(seed), status="failed")
+
+
+def sweep() -> Sweep:
+    return summarize([record(1)])
+
+
+def precision() -> PrecisionResult:
+    """All modes of a result are compared with fp32 in one way."""
+    found = filled(PrecisionResult)
+    return replace(found, modes=found.modes[:1])
+
+
+def shown(found: Any, console: Console, facts: Any = None, runs: Sequence[RunRecord] = ()) -> None:
+    print_findings(facts, found, console, runs)
+
+
 VIEWS: dict[str, Callable[[Console], None]] = {
     "run": lambda console: print_run(record(), console),
     "failed run": lambda console: print_run(replace(record(), status="failed"), console),
-    "table": lambda console: print_table([record(1), replace(record(2), status="failed")], console),
     "list": lambda console: print_list([stored(record())], console, [StoredStudy(UNCLEAN, Path("x"), None, UNCLEAN)]),
-    "study": lambda console: print_study(filled(Sweep), console),
-    "tuning": lambda console: print_tuning(filled(Tuning), filled(TuneFacts), "code", console),
-    "comparison": lambda console: print_comparison(facts(), filled(Comparison), console),
+    "sweep": lambda console: shown(sweep(), console, filled(SweepFacts), [record(1), failed(2)]),
+    "tuning": lambda console: shown(filled(Tuning), console, filled(TuneFacts)),
+    "comparison": lambda console: shown(filled(Comparison), console, facts()),
     "regression": lambda console: print_regression(filled(Comparison), 0.05, True, console),
     "gaps": lambda console: print_gaps(filled(TraceGaps), console),
-    "self-test": lambda console: print_selftest(filled(SelfTest), {"prep": {"prep": 1}}, console),
-    "precision": lambda console: print_precision(filled(PrecisionResult), console),
-    "sizing": lambda console: print_sizing(filled(Sizing), console),
-    "split": lambda console: print_split(replace(filled(ModelSplit), check=None, moved=()), console),
-    "times of a split": lambda console: print_times(filled(ModelSplit).times, console),
-    "capacity": lambda console: print_capacity(filled(Capacity), console),
-    "copies": lambda console: print_io(filled(ModelIo), console),
-    "offloading": lambda console: print_offload(filled(ModelOffload), console),
-    "ledger": lambda console: print_ledger(Ledger((filled(Entry),), {}), console, last=1, kinds=()),
+    "self-test": lambda console: shown(filled(SelfTest), console, filled(SelfTestFacts)),
+    "precision": lambda console: shown(precision(), console),
+    "sizing": lambda console: shown(filled(Sizing), console),
+    "split": lambda console: shown(replace(filled(ModelSplit), check=None, moved=()), console),
+    "capacity": lambda console: shown(filled(Capacity), console),
+    "copies": lambda console: shown(filled(ModelIo), console),
+    "offloading": lambda console: shown(filled(ModelOffload), console),
+    "ledger": lambda console: print_result(
+        ledger_result(fmt.cleaned(Ledger((filled(Entry),), {})), last=1, kinds=()), console
+    ),
     "data set": lambda console: print_scan(scan(), console),
 }
 

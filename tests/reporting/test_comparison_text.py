@@ -11,7 +11,8 @@ from rich.console import Console
 from loaderbench.analysis.comparison import compare, compare_two
 from loaderbench.recording.caveats import Reason
 from loaderbench.recording.studies import CompareFacts, Comparison, Needs, Parity, PredictedWorkers, Range, SideName
-from loaderbench.reporting.comparison import parity_lines, print_comparison
+from loaderbench.reporting.comparison import parity_lines
+from loaderbench.reporting.studies import print_findings
 
 LABELS: dict[SideName, str] = {"a": "nvme", "b": "nfs"}
 FACTS = CompareFacts(LABELS, num_cases=8, notes=(Reason("note", {"text": "left out"}),))
@@ -19,7 +20,7 @@ FACTS = CompareFacts(LABELS, num_cases=8, notes=(Reason("note", {"text": "left o
 
 def shown(comparison: Comparison, facts: CompareFacts = FACTS) -> list[str]:
     stream = io.StringIO()
-    print_comparison(facts, comparison, Console(file=stream, width=80))
+    print_findings(facts, comparison, Console(file=stream, width=80))
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 

@@ -38,7 +38,7 @@ from loaderbench.recording.studies import (
     SelfTestFacts,
     Stopwatch,
 )
-from loaderbench.reporting.selftest import print_selftest
+from loaderbench.reporting.studies import print_findings
 from loaderbench.running.supervisor import Child, JobFailed
 from loaderbench.selftest import study as study_module
 from loaderbench.selftest.jobs import ALIKE, AlikeRequest
@@ -271,7 +271,7 @@ def test_where_either_answer_is_right_it_is_counted_which_was_given() -> None:
     assert [one.num_others_first for one in counted] == [0, 1, 0]
     stream = io.StringIO()
     for one in counted:
-        print_selftest(one, confusion(one.cases), Console(file=stream, width=200))
+        print_findings(facts, one, Console(file=stream, width=200))
     assert stream.getvalue().count("1 of them named contention") == 1
 
 

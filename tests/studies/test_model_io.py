@@ -19,7 +19,7 @@ from loaderbench.cases.case import Step
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_io import CopyFigures, IoFacts, IoRow, ModelIo
 from loaderbench.recording.record import Estimate
-from loaderbench.reporting.model_io import print_io
+from loaderbench.reporting.studies import print_findings
 from loaderbench.running.jobs import copies
 from loaderbench.running.jobs.table import CopiesRequest
 from loaderbench.studies import model_io as study_module
@@ -87,7 +87,7 @@ def test_the_table_is_whole_at_80_columns_with_both_ends_of_an_interval() -> Non
     row = IoRow(128, way, way, None)
     result = ModelIo("resnet50", "fp32", "a device", 224, 3, True, None, (row,), False)
     stream = io.StringIO()
-    print_io(result, Console(file=stream, width=80, color_system=None))
+    print_findings(None, result, Console(file=stream, width=80, color_system=None))
     text = stream.getvalue()
     assert "…" not in text and "±" not in text and text.count("(0.0980–7.80)") == 2
     assert len([word for word in text.split() if word == "MB/s"]) == 2

@@ -16,7 +16,9 @@ from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_layers import LayersFacts, LayersResult
 from loaderbench.recording.store import Store
-from loaderbench.reporting.model_layers import print_layers, profile, profile_csv
+from loaderbench.reporting.console import make_console
+from loaderbench.reporting.model_layers import profile, profile_csv
+from loaderbench.reporting.studies import print_findings
 from loaderbench.running.jobs.table import TIME_ALONE, Job
 from loaderbench.running.supervisor import Child, JobFailed
 from loaderbench.studies import model_layers as study_module
@@ -121,9 +123,9 @@ def test_the_rows_sum_to_the_whole_iteration(tmp_path: Path) -> None:
 
 
 def test_text_names_every_call_where_asked(result: LayersResult, capsys: pytest.CaptureFixture[str]) -> None:
-    print_layers(result)
+    print_findings(None, result, make_console())
     short = capsys.readouterr().out
-    print_layers(result, every=True)
+    print_findings(None, result, make_console(), whole=True)
     whole = capsys.readouterr().out
     names = {row.name for row in result.rows if row.phase == "forward"}
     assert all(name in whole for name in names) and not all(name in short for name in names)

@@ -24,7 +24,7 @@ from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import NumberFacts, PrecisionFacts, PrecisionResult
-from loaderbench.reporting.precision import print_precision
+from loaderbench.reporting.studies import print_findings
 from loaderbench.running.jobs.precision import follow_steps
 from loaderbench.running.jobs.table import Examined, ExamineRequest, Job, StepsRequest
 from loaderbench.running.supervisor import JobFailed
@@ -144,7 +144,7 @@ def test_memory_on_the_cpu_is_told_as_what_it_is(result: dict[str, Any]) -> None
 def test_what_is_printed_fits_80_columns_and_names_every_mode(study: PrecisionStudy, lines: list[str]) -> None:
     stream, found = io.StringIO(), study.study().findings
     assert isinstance(found, PrecisionResult)
-    print_precision(found, Console(file=stream, width=80))
+    print_findings(None, found, Console(file=stream, width=80))
     text = stream.getvalue()
     assert max(map(len, text.splitlines())) <= 80
     for expected in ("fp32 again", "bf16", "RSS growth", "amp-fp16, skipped", "memory_is_rss", "yes"):
