@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from loaderbench.recording.caveats import SEVERITIES, Caveat
+from loaderbench.findings.caveats import CAVEATS
+from loaderbench.recording.caveats import Caveat
 
 TEXTS = ("", "a", "null", "1", "é\U0001f600", "\udcff", 'a"\\', "a.b[0]", "x" * 300)
 NUMBERS = (0.0, -1.5, 3.0, 0.1, 1e-300, 1e300)
@@ -31,7 +32,7 @@ def filled(kind: Any, random: Random, *, whole: bool = False) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Caveat:  # its severity follows from its code
         details = filled(Mapping[str, Any], random, whole=whole)
-        return Caveat(random.choice(list(SEVERITIES)), details, message=random.choice(TEXTS), hint="a hint")
+        return Caveat(random.choice(CAVEATS).code, details, message=random.choice(TEXTS), hint="a hint")
     if dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         names = [field.name for field in dataclasses.fields(kind) if field.init]

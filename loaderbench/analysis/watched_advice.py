@@ -414,7 +414,7 @@ def _measured(run: Run, seen: WatchedFacts, advice: Advice) -> Advice:
     tried = trials_of(run.trials, applied.change)
     failure = next((one.failure for one in tried if one.failure is not None), None)
     if failure is not None or not tried or run.recording is None:
-        return replace(advice, verified=True, not_verified=failure.message if failure else "no_complete_step")
+        return replace(advice, verified=True, not_verified=failure.message if failure else "no_step_in_turn")
     if OPTIONS in applied.change:
         gain = _epochs_ratio(seen.epochs, applied.epochs)
     else:
@@ -422,7 +422,7 @@ def _measured(run: Run, seen: WatchedFacts, advice: Advice) -> Advice:
         gain = rate_ratio(run.recording.segments, segments_of(tried), feeds[0].lanes, feeds[1].lanes, 1)
     gain = None if gain is None else replace(gain, method="before and behind the change; block bootstrap, 95 %")
     return replace(
-        advice, verified=True, measured_speedup=gain, not_verified=None if gain is not None else "no_complete_step"
+        advice, verified=True, measured_speedup=gain, not_verified=None if gain is not None else "no_step_in_turn"
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from loaderbench import plain
 from loaderbench.analysis.comparison import DATA_SET
 from loaderbench.cases.case import CacheState
+from loaderbench.findings.figures import is_wide
 from loaderbench.plain import JsonObject
 from loaderbench.recording.record import Range, RunRecord
 from loaderbench.recording.studies import (
@@ -24,7 +25,6 @@ from loaderbench.recording.studies import (
     SideStorage,
 )
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting import words
 from loaderbench.reporting.console import STYLES, make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.shown import Shown
 
@@ -220,7 +220,7 @@ def _rate(value: float) -> str:
 
 
 def _wide_range(rate: Range) -> str | None:
-    if rate.low is None or rate.high is None or not words.is_wide(rate.value, rate.low, rate.high):
+    if rate.low is None or rate.high is None or not is_wide(rate.value, rate.low, rate.high):
         return None
     return f"{_rate(rate.low)} – {_rate(rate.high)}"
 
@@ -318,7 +318,7 @@ def failure_lines(pair: Pair, labels: Labels) -> list[str]:
 
 def note_lines(facts: CompareFacts) -> list[str]:
     """What was left out, or done differently from the default."""
-    return [fmt.clean(words.note(note)) for note in facts.notes]
+    return [fmt.clean(note.text()) for note in facts.notes]
 
 
 def _print_caveats(comparison: Comparison, labels: Labels, console: Console) -> None:
@@ -372,4 +372,4 @@ class ShownComparison(Shown[CompareFacts, Comparison]):
     def as_json(self, facts: CompareFacts, found: Comparison) -> JsonObject:
         about = plain.to_json(facts)
         assert isinstance(about, dict)
-        return {**about, "notes": [words.note(one) for one in facts.notes], **super().as_json(facts, found)}
+        return {**about, "notes": [one.text() for one in facts.notes], **super().as_json(facts, found)}

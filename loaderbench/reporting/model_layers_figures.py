@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from loaderbench.plain import JsonObject
 from loaderbench.recording.model_layers import LayersFacts, LayersResult
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting import words
 from loaderbench.reporting.figures import Figure, colour, errors, legend, name_bars
 from loaderbench.reporting.model_layers import (
     Call,
@@ -188,7 +187,7 @@ def layers_page(found: LayersResult, name: str, *, drawn: bool) -> Page:
     lines = [
         ("Averages, and whether the rows can be trusted", [": ".join(row) for row in summary(found)]),
         ("Not measured", [": ".join(row) for row in found.missing.items()]),
-        ("Caveats", [words.sentence(caveat) for caveat in found.caveats]),
+        ("Caveats", [caveat.sentence() for caveat in found.caveats]),
     ]
     return Page(
         title=f"Layers of {found.model} on {found.device_name}",
@@ -218,4 +217,4 @@ class ShownLayers(Shown[LayersFacts, LayersResult]):
         print_layers(found, console)
 
     def as_json(self, facts: LayersFacts, found: LayersResult) -> JsonObject:
-        return super().as_json(facts, replace(found, caveats=tuple(map(words.worded_caveat, found.caveats))))
+        return super().as_json(facts, replace(found, caveats=tuple(caveat.worded() for caveat in found.caveats)))

@@ -18,7 +18,6 @@ from loaderbench.recording.studies import (
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, print_caveats, styled
 from loaderbench.reporting.shown import Shown
-from loaderbench.reporting.words import worded_caveat
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -137,4 +136,4 @@ class ShownPrecision(Shown[PrecisionFacts, PrecisionResult]):
         return ", ".join(gains) or "no mode was measured"
 
     def as_json(self, facts: PrecisionFacts, found: PrecisionResult) -> JsonObject:
-        return super().as_json(facts, replace(found, caveats=tuple(map(worded_caveat, found.caveats))))
+        return super().as_json(facts, replace(found, caveats=tuple(caveat.worded() for caveat in found.caveats)))

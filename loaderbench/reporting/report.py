@@ -11,7 +11,7 @@ from loaderbench.analysis.ledger import collected, ledger_of
 from loaderbench.analysis.studies import judge, senseless
 from loaderbench.analysis.study import gather, summarize
 from loaderbench.errors import ConfigError
-from loaderbench.recording.caveats import Severity
+from loaderbench.findings.row import Severity
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.selection import select
 from loaderbench.recording.store import Store, StoredRun, StoredStudy, load_run

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-from loaderbench.recording.caveats import VERDICT
+from loaderbench.findings.row import VERDICT
 from loaderbench.recording.record import SHARES, Advice, Ceiling, Removable, RunRecord, StorageFigures
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import (

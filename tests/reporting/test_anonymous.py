@@ -16,7 +16,8 @@ from commands import call
 
 from loaderbench import plain
 from loaderbench.cases.case import CACHE_STATES, PRECISIONS
-from loaderbench.recording.caveats import SEVERITIES, Caveat, Reason
+from loaderbench.findings.table import FINDINGS
+from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.facts import SCHEMA, Failure, ImageFailure
 from loaderbench.recording.forecast import LeftOut
 from loaderbench.recording.kinds import KINDS
@@ -394,8 +395,10 @@ def test_a_code_of_a_newer_version_ends_no_report(tmp_path: Path) -> None:
     assert record.verdict is not None
     verdict = replace(record.verdict, bottleneck="undetermined", reasons=(Reason("new_one", {}),), summary="New.")
     found = Anonymous().record(replace(record, verdict=verdict, caveats=(Caveat("arms_not_measured", {"why": "new"}),)))
-    assert found.verdict is not None and found.verdict.summary == LEFT_OUT
-    assert [caveat.message for caveat in found.caveats] == [LEFT_OUT]
+    assert found.verdict is not None and found.verdict.summary == f"Undetermined: {LEFT_OUT}."
+    assert [caveat.message for caveat in found.caveats] == [
+        f"unknown: {LEFT_OUT}. Figures that need these arms are missing"
+    ]
 
 
 # -- own texts ---------------------------------------------------------------------------------------------
@@ -404,7 +407,7 @@ def test_a_code_of_a_newer_version_ends_no_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *SEVERITIES, *words.REASONS, *words.ACTIONS, *words.FAULTS, *words.NO_TRACE, *words.NOT_VERIFIED.values(),
+        *FINDINGS, *FINDINGS["kernel_gap_not_measured"].choices["why"], FINDINGS["cache_state_gone"].words,
         *CACHE_STATES, *PRECISIONS, *get_args(AdviceCode), *get_args(Bottleneck), *get_args(LeftOut), *KINDS,
         "the start took 7 s in all", "Python took 13 s of slow processors to start", "num_workers", "MemTotal",
     ],
