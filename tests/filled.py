@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from loaderbench.findings.advice import ADVICE_CODES
 from loaderbench.findings.caveats import CAVEATS
 from loaderbench.recording.caveats import Caveat
+from loaderbench.recording.record import Advice
 
 TEXTS = ("", "a", "null", "1", "é\U0001f600", "\udcff", 'a"\\', "a.b[0]", "x" * 300)
 NUMBERS = (0.0, -1.5, 3.0, 0.1, 1e-300, 1e300)
@@ -36,7 +38,9 @@ def filled(kind: Any, random: Random, *, whole: bool = False) -> Any:
     if dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         names = [field.name for field in dataclasses.fields(kind) if field.init]
-        return kind(**{name: filled(hints[name], random, whole=whole) for name in names})  # type: ignore[operator]
+        values = {name: filled(hints[name], random, whole=whole) for name in names}
+        known = {"code": random.choice(ADVICE_CODES)} if kind is Advice else {}  # a closed set
+        return kind(**{**values, **known})  # type: ignore[operator]
     if isinstance(kind, type) and issubclass(kind, Enum):
         return random.choice(list(kind))
     if origin is typing.Literal:

@@ -74,7 +74,10 @@ ADVICE = (
         _data_in_memory,
         examples=(
             {"change": {"cache": "warm"}, **NEEDS, "needs_bytes_per_s": 1e8, **WIDE_GIVES, "kind": None},
-            *({"change": change, "kind": kind} for kind in ("stalls", "tail") for change in (None, {"cache": "warm"})),
+            {"change": None, "kind": "stalls"},
+            {"change": {"cache": "warm"}, "kind": "stalls"},
+            {"change": None, "kind": "tail"},
+            {"change": {"cache": "warm"}, "kind": "tail"},
         ),
     ),
     Row(
@@ -280,6 +283,7 @@ WATCHED_ADVICE = (
         examples=({"bytes": 4e4}, {}),
     ),
 )
+ADVICE_CODES = tuple(row.code for row in (*ADVICE, *WATCHED_ADVICE))
 NOT_VERIFIED = (
     Row(
         "cache_state_gone",

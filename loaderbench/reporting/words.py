@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, cast
 
 from loaderbench.analysis.model import WORTH
 from loaderbench.analysis.verdict import HOLD_CONTENTION, MORE, SURE
@@ -13,6 +13,7 @@ from loaderbench.cases.case import flags as flags
 from loaderbench.cases.options import flag_of
 from loaderbench.findings.figures import between
 from loaderbench.findings.table import words
+from loaderbench.plain import Json
 from loaderbench.recording.caveats import Reason
 from loaderbench.recording.record import (
     STAGES,
@@ -431,7 +432,7 @@ def changed_pixels(found: PixelDifference) -> str:
 def action(advice: Advice, record: RunRecord) -> str:
     """Say what to do."""
     change = advice.change or {}
-    told = words(advice.code, {**advice.details, "change": {**change}})
+    told = words(advice.code, {**advice.details, "change": dict(cast(Mapping[str, Json], change))})
     return told if record.watched is not None else told + _left_out(change, record.case)  # a script has other options
 
 

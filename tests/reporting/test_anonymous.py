@@ -23,7 +23,7 @@ from loaderbench.recording.forecast import LeftOut
 from loaderbench.recording.kinds import KINDS
 from loaderbench.recording.model_layers import LayersFacts
 from loaderbench.recording.ranks import RankedCase, RanksFacts
-from loaderbench.recording.record import Advice, AdviceCode, Bottleneck, Range, RunRecord, SlowFile, SlowFolder, Tail
+from loaderbench.recording.record import Advice, Bottleneck, Range, RunRecord, SlowFile, SlowFolder, Tail
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import CompareFacts, StudyKind, StudyRecord
 from loaderbench.reporting import public_names, words
@@ -94,7 +94,8 @@ def test_no_field_of_anything_stored_lets_a_text_through(poison: str, monkeypatc
             anonymous = Anonymous()
             found = anonymous.record(value) if isinstance(value, RunRecord) else anonymous.study(value)
             through |= {place for place, text in texts_of(found) if "POISON" in text}
-    assert stored_fields() - filled == {"Caveat.code", "Caveat.hint", "StudyRecord.kind"}  # closed sets
+    closed = {"Advice.code", "Caveat.code", "Caveat.hint", "StudyRecord.kind"}
+    assert stored_fields() - filled == closed
     assert through - HARDWARE == set()
 
 
@@ -180,7 +181,7 @@ def fill(root: Path, poison: Callable[[str, str | None], str | None]) -> Store:
     return store
 
 
-IDS = ("RunRecord.run_id", "StudyRecord.runs", "StudyRecord.study_id", "Caveat.code")
+IDS = ("RunRecord.run_id", "StudyRecord.runs", "StudyRecord.study_id", "Caveat.code", "Advice.code")
 
 
 def everywhere(place: str, text: str | None) -> str | None:
@@ -408,7 +409,7 @@ def test_a_code_of_a_newer_version_ends_no_report(tmp_path: Path) -> None:
     "text",
     [
         *FINDINGS, *FINDINGS["kernel_gap_not_measured"].choices["why"], FINDINGS["cache_state_gone"].words,
-        *CACHE_STATES, *PRECISIONS, *get_args(AdviceCode), *get_args(Bottleneck), *get_args(LeftOut), *KINDS,
+        *CACHE_STATES, *PRECISIONS, *get_args(Bottleneck), *get_args(LeftOut), *KINDS,
         "the start took 7 s in all", "Python took 13 s of slow processors to start", "num_workers", "MemTotal",
     ],
 )  # fmt: skip
