@@ -26,8 +26,9 @@ from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.cases.traits import LoaderTraits
 from loaderbench.errors import LoaderbenchError
+from loaderbench.findings.caveats import CAVEATS
 from loaderbench.plain import JsonObject
-from loaderbench.recording.caveats import SEVERITIES, Caveat, Reason
+from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.facts import (
     SCHEMA,
     CacheFacts,
@@ -106,7 +107,7 @@ def case_from(value: JsonObject) -> Case:
 def _text(caveat: Mapping[str, Any]) -> Caveat:
     """A caveat that was stored as a sentence."""
     message = str(caveat["message"])
-    if caveat["code"] in SEVERITIES:
+    if caveat["code"] in [row.code for row in CAVEATS]:
         return Caveat(caveat["code"], {"reason": message}, message=message)
     return Caveat("facts_missing", {"names": [message]}, message=message)
 

@@ -12,7 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from loaderbench.recording.caveats import SEVERITIES, Caveat
+from loaderbench.findings.advice import ADVICE_CODES
+from loaderbench.findings.caveats import CAVEATS
+from loaderbench.recording.caveats import Caveat
+from loaderbench.recording.record import Advice
 
 TEXTS = ("", "a", "null", "1", "é\U0001f600", "\udcff", 'a"\\', "a.b[0]", "x" * 300)
 NUMBERS = (0.0, -1.5, 3.0, 0.1, 1e-300, 1e300)
@@ -31,11 +34,13 @@ def filled(kind: Any, random: Random, *, whole: bool = False) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Caveat:  # its severity follows from its code
         details = filled(Mapping[str, Any], random, whole=whole)
-        return Caveat(random.choice(list(SEVERITIES)), details, message=random.choice(TEXTS), hint="a hint")
+        return Caveat(random.choice(CAVEATS).code, details, message=random.choice(TEXTS), hint="a hint")
     if dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         names = [field.name for field in dataclasses.fields(kind) if field.init]
-        return kind(**{name: filled(hints[name], random, whole=whole) for name in names})  # type: ignore[operator]
+        values = {name: filled(hints[name], random, whole=whole) for name in names}
+        known = {"code": random.choice(ADVICE_CODES)} if kind is Advice else {}  # a closed set
+        return kind(**{**values, **known})  # type: ignore[operator]
     if isinstance(kind, type) and issubclass(kind, Enum):
         return random.choice(list(kind))
     if origin is typing.Literal:

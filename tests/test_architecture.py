@@ -23,7 +23,7 @@ MODULES = {
     ".".join(("loaderbench", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-ONE_WAY = ("errors", "plain", "printable", "cases", "recording", "analysis")
+ONE_WAY = ("errors", "plain", "printable", "cases", "findings", "recording", "analysis")
 """Each may use those before it, stdlib and numpy, and nothing else."""
 LIGHT = (*ONE_WAY, "reporting", "studies", "commands", "plugins", "interrupts", "__main__")
 """Rooms that never name torch."""
@@ -39,6 +39,7 @@ ARMS = {"device", "host", "ram", "real", "free", "fetch"}
 LONGEST_FUNCTION, LONGEST_COMMAND = 60, 200
 """Lines: what a screen shows; one file of `commands/`."""
 SAME_NAME = {
+    "loaderbench.findings.advice": {"multiprocess", "threaded", "turbojpeg", "libjpeg"},  # in examples of changes
     "loaderbench.images.convert": {"litdata", "ffcv"},  # a format of containers is called as the library that reads it
     "loaderbench.prefixes": {"pillow-simd"},  # the package that `loaderbench install` builds
     "loaderbench.workloads.vision": {"torchvision"},  # the package that has the models
@@ -311,6 +312,7 @@ def test_nobody_keeps_state_in_whether_an_attribute_is_there() -> None:
 LEVELS = (
     {"errors", "plain", "printable", "interrupts", "forks", "neutral", "temporary", "lacking", "originals"},
     {"cases"},
+    {"findings"},
     {"recording"},
     {"analysis"},
     {"images", "native", "prefixes", "plugins", "decoders", "samplers", "machine", "offloading", "splitting"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
@@ -12,45 +11,8 @@ import pytest
 from commands import TINY, records, run, run_script
 
 from loaderbench.analysis.rules import RULES_VERSION
-from loaderbench.recording.caveats import SEVERITIES
-from loaderbench.reporting import words
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-VERDICTS = (ROOT / "docs/reading-a-verdict.md").read_text()
-
-
-def codes_used() -> set[str]:
-    """Codes of the caveats that the package makes, as far as they stand in its source."""
-    used = set()
-    for file in (ROOT / "loaderbench").rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id != "Caveat":
-                continue
-            if node.args and isinstance(node.args[0], ast.Constant):
-                used.add(node.args[0].value)
-    return used
-
-
-def test_every_caveat_is_explained() -> None:
-    explained = set(re.findall(r"`([a-z0-9_]+)`", VERDICTS))
-    assert set(SEVERITIES) - explained == set()
-    # and the table explains nothing that there is not
-    rows = [line.split("|")[1] for line in VERDICTS.splitlines() if line.startswith("| `")]
-    assert {code for row in rows for code in re.findall(r"`([a-z0-9_]+)`", row)} == set(SEVERITIES)
-
-
-def test_every_caveat_that_is_made_is_of_the_closed_set() -> None:
-    # and none is there that nothing makes
-    assert codes_used() | {"facts_missing"} == set(SEVERITIES), "tests/convert_schema1.py makes that one"
-    assert set(words.CAVEATS) == set(SEVERITIES) and set(words.HINTS) <= set(SEVERITIES)
-
-
-def test_what_changes_a_verdict_is_named_as_such() -> None:
-    (named,) = re.findall(r"\*\*changes the verdict\*\* \(([^)]*)\)", VERDICTS)
-    serious = {code for code, severity in SEVERITIES.items() if severity == "changes the verdict"}
-    assert set(re.findall(r"`([a-z0-9_]+)`", named)) == serious
 
 
 @pytest.mark.slow

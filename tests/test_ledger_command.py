@@ -258,7 +258,7 @@ def test_an_anonymous_report_leaks_nothing_through_it(form: str, store: Store) -
     keep_study(store, forecast_study([checked(Range(1.0, 0.9, 1.1), 1.0)], setting="gpu-node-417: /srv/projekt-x/a"))
     report = read_report(store, anonymous=Anonymous())
     assert report.predictions is not None
-    rows = [str(row) for figure in report.predictions.figures for row in figure.rows]
+    rows = [str(row) for figure in report.figures_of_predictions for row in figure.rows]
     hidden = FORMS[form](report) + "".join(rows)
     assert len(rows) == 2 and any("data set 1" in row for row in rows)
     assert [token for token in ("projekt", "photos", "secret-9", "gpu-node", str(store.root)) if token in hidden] == []

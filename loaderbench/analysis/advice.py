@@ -42,7 +42,7 @@ from loaderbench.cases.case import DIRECT, SAMPLES, SCALED, Case, Change, Feed, 
 from loaderbench.cases.traits import Work
 from loaderbench.plain import Json
 from loaderbench.recording.facts import SPAN, Facts, PrepProbe, ScaleProbe, Table
-from loaderbench.recording.record import Advice, AdviceCode, Cause, ContentionBy, Estimate, StorageFigures, Verdict
+from loaderbench.recording.record import Advice, Cause, ContentionBy, Estimate, StorageFigures, Verdict
 
 WAITED = 0.1
 """Of the workers' time, the part that they waited for processors, from which on a stage's wall time does not tell its
@@ -98,7 +98,7 @@ class Action:
     """One thing to try."""
 
     cause: Cause
-    code: AdviceCode
+    code: str
     change: Change | None = None
     """None: loaderbench cannot run this action."""
     predicted: Estimate | None = None
@@ -588,7 +588,7 @@ def _for_storage(predictor: Predictor, measured: Measured) -> list[Action]:
     # A storage that gives more than the run could take is no reason to buy a faster one, unless it is now and then that
     # it does not; memory always answers sooner.
     enough = storage.is_enough(details)
-    code: AdviceCode = "data_in_memory" if enough else "faster_storage"
+    code = "data_in_memory" if enough else "faster_storage"
     change = MEMORY if predictor.memory_helps else None
     details |= {"kind": kind} if enough else {}
     proposed = [] if enough and change is None and kind not in NOW_AND_THEN else [code]
@@ -681,7 +681,7 @@ def _for_contention(predictor: Predictor, measured: Measured, verdict: Verdict) 
         return []
     match measured.held_up_by:
         case "neighbours":
-            told: tuple[AdviceCode, dict[str, Json]] = ("stop_neighbours", {"cores": seen.neighbours})
+            told: tuple[str, dict[str, Json]] = ("stop_neighbours", {"cores": seen.neighbours})
         case "steal":
             told = ("less_steal", {"cores": seen.stolen})
         case "quota":
@@ -767,7 +767,7 @@ def _threads(predictor: Predictor) -> list[Action]:
     if number is None or (not change and number <= feed.workers):
         return []
     change["workers"] = number
-    code: AdviceCode = "more_threads" if predictor.in_threads else "decode_in_threads"
+    code = "more_threads" if predictor.in_threads else "decode_in_threads"
     return [Action("prep", code, change, predictor.predict(change))]
 
 

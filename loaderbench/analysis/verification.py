@@ -38,7 +38,7 @@ def _verified(run: Run, advice: Advice) -> Advice:
     rounds = len({trial.turn for trial in changed})
     ratio = rate_ratio(before, after, base[0].case.feed.lanes, changed[0].case.feed.lanes, rounds)
     return replace(
-        advice, verified=True, measured_speedup=ratio, not_verified=None if ratio is not None else "no_complete_step"
+        advice, verified=True, measured_speedup=ratio, not_verified=None if ratio is not None else "no_step_in_turn"
     )
 
 

@@ -39,7 +39,7 @@ from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case, Change
 from loaderbench.plain import Json
 from loaderbench.recording.facts import SPAN, STEP, Run, Segment, WatchedEpoch, WatchedFacts
-from loaderbench.recording.record import Advice, AdviceCode, Cause, ContentionBy, Estimate, Verdict
+from loaderbench.recording.record import Advice, Cause, ContentionBy, Estimate, Verdict
 
 Draws = NDArray[np.float64]
 NUM_FOLLOWED, NUM_DRAWS, BLOCK = 256, 60, 16
@@ -245,7 +245,7 @@ def _with_the_applied(actions: Sequence[Action], change: Change, follower: Follo
     """What was applied stays, whatever the best would be now."""
     if any(one.change is not None and dict(one.change) == dict(change) for one in actions) or OPTIONS in change:
         return list(actions)
-    code: AdviceCode = "num_workers" if "workers" in change else "prefetch_factor"
+    code = "num_workers" if "workers" in change else "prefetch_factor"
     now = follower.workers if "workers" in change else follower.prefetch
     return [*actions, Action("prep", code, change, follower.predict(change), {"now": now, "cpus": follower.cpus})]
 
@@ -275,7 +275,7 @@ def _for_workers(follower: Follower, seen: WatchedFacts) -> list[Action]:
     return actions
 
 
-def _arguments(code: AdviceCode, change: Change, follower: Follower, details: Mapping[str, Json]) -> Action:
+def _arguments(code: str, change: Change, follower: Follower, details: Mapping[str, Json]) -> Action:
     cause: Cause = "storage" if follower.reads else "prep"
     return Action(cause, code, change, follower.predict(change), details)
 
@@ -305,7 +305,7 @@ def _for_epochs(seen: WatchedFacts, batches: Batches | None) -> list[Action]:
     if predicted.value < EPOCH_GAIN:
         return []
     kept = settings.num_made < main.num_iterators
-    code: AdviceCode = "persistent_workers" if kept else "keep_loader"
+    code = "persistent_workers" if kept else "keep_loader"
     details: dict[str, Json] = {"start_s": float(np.mean(starts)), "epoch_s": float(np.mean(whole))}
     return [Action("prep", code, PERSISTENT if kept else None, predicted, details)]
 
@@ -391,7 +391,7 @@ def _for_storage(follower: Follower, seen: WatchedFacts, verdict: Verdict) -> li
 
 def _for_contention(verdict: Verdict, model: Model, held_up_by: ContentionBy | None) -> list[Action]:
     seen, gain = model.processors[Arm.REAL], verdict.speedup_if_removed.get("contention")
-    told: dict[ContentionBy, tuple[AdviceCode, dict[str, Json]]] = {
+    told: dict[ContentionBy, tuple[str, dict[str, Json]]] = {
         "neighbours": ("stop_neighbours", {"cores": seen.neighbours, "cpus": seen.cpus}),
         "quota": ("raise_quota", {"quota": seen.quota_cpus, "cpus": seen.cpus}),
         "steal": ("less_steal", {"cores": seen.stolen, "cpus": seen.cpus}),
@@ -414,7 +414,7 @@ def _measured(run: Run, seen: WatchedFacts, advice: Advice) -> Advice:
     tried = trials_of(run.trials, applied.change)
     failure = next((one.failure for one in tried if one.failure is not None), None)
     if failure is not None or not tried or run.recording is None:
-        return replace(advice, verified=True, not_verified=failure.message if failure else "no_complete_step")
+        return replace(advice, verified=True, not_verified=failure.message if failure else "no_step_in_turn")
     if OPTIONS in applied.change:
         gain = _epochs_ratio(seen.epochs, applied.epochs)
     else:
@@ -422,7 +422,7 @@ def _measured(run: Run, seen: WatchedFacts, advice: Advice) -> Advice:
         gain = rate_ratio(run.recording.segments, segments_of(tried), feeds[0].lanes, feeds[1].lanes, 1)
     gain = None if gain is None else replace(gain, method="before and behind the change; block bootstrap, 95 %")
     return replace(
-        advice, verified=True, measured_speedup=gain, not_verified=None if gain is not None else "no_complete_step"
+        advice, verified=True, measured_speedup=gain, not_verified=None if gain is not None else "no_step_in_turn"
     )
 
 

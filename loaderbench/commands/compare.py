@@ -89,10 +89,8 @@ def _data_sets(targets: list[str], options: Options, rounds: int, output: Output
     tell = (lambda line: None) if output.quiet else say
     with progress("preparing the data set") as on_progress:
         plan = plan_data_sets(parse_targets(targets), options, rounds, on_note=tell, progress=on_progress)
-    from loaderbench.reporting.words import note
-
     for one in plan.notes:
-        tell(note(one))
+        tell(one.text())
     if dry_run:
         show_plan(plan.cases, title)
         return

@@ -24,13 +24,12 @@ def gaps(
 
     from loaderbench.analysis.trace_gaps import device_of, summarize
     from loaderbench.recording.kineto import read_kineto
-    from loaderbench.reporting.words import worded_caveat
 
     check_json_target(output.json_out)
     with contextlib.nullcontext() if output.quiet else progress(f"reading {trace_file.name}, bytes") as on_progress:
         recorded = read_kineto(trace_file, on_progress)
     summary = summarize(recorded, device_of(recorded, device))
-    summary = replace(summary, caveats=tuple(worded_caveat(caveat) for caveat in summary.caveats))
+    summary = replace(summary, caveats=tuple(caveat.worded() for caveat in summary.caveats))
     if output.json_out is not None:
         write_json(summary, output.json_out)
     if not output.quiet and not output.on_stderr:

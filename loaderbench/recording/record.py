@@ -15,6 +15,7 @@ from typing import Literal, get_args
 from loaderbench import plain
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import CacheState, Case, Change
+from loaderbench.findings.advice import ADVICE_CODES
 from loaderbench.plain import Json, JsonObject
 from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.facts import (
@@ -93,22 +94,16 @@ class StepTimes:
 
 # -- verdict ---------------------------------------------------------------------------------------------
 
-AdviceCode = Literal[
-    "faster_storage", "more_files_at_once", "parallel_loader", "more_workers", "decode_in_threads", "more_threads",
-    "other_decoder", "uint8_for_prep", "smaller_images", "free_processors", "uint8_for_transfer", "pinned_memory",
-    "larger_batch", "fewer_launches", "prep_and_memory", "data_in_memory", "fewer_workers", "fewer_threads",
-    "stop_neighbours", "raise_quota", "less_steal", "more_prefetch", "fewer_opens", "slow_files_elsewhere",
-    "num_workers", "prefetch_factor", "persistent_workers", "keep_loader", "pin_memory", "worker_threads",
-    "cheaper_transform", "cheaper_collate", "cheaper_samples", "direct_samples", "scaled_decode", "cache_in_memory",
-    "fewer_reads", "keep_memory",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Advice:
-    """One thing to try."""
+    """One thing to try.
 
-    code: AdviceCode
+    Raises:
+        ValueError: the code is no advice of the table of findings.
+    """
+
+    code: str
     cause: Cause
     """The cause that it removes."""
     change: Change | None = None
@@ -127,6 +122,10 @@ class Advice:
     """Why `--verify` did not measure it; None where it did, or was not asked for."""
     verified: bool = False
     """Whether `--verify` was asked for."""
+
+    def __post_init__(self) -> None:
+        if self.code not in ADVICE_CODES:
+            raise ValueError(f"unknown advice '{self.code}'")
 
 
 @dataclass(frozen=True)

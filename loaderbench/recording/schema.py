@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from loaderbench import plain
+from loaderbench.findings.advice import ADVICE_CODES
 from loaderbench.plain import JsonObject
 from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.record import SHARES, RunRecord
@@ -30,6 +31,9 @@ def record_schema() -> JsonObject:
     caveat = definitions["Caveat"]
     assert isinstance(caveat, dict)
     caveat["required"] = ["code", "message"]  # the words are added before it is stored
+    advice = definitions["Advice"]
+    assert isinstance(advice, dict) and isinstance(advice["properties"], dict)
+    advice["properties"]["code"] = {"enum": [*ADVICE_CODES]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "loaderbench run record",

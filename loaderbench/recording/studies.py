@@ -43,6 +43,8 @@ StudyKind = str
 """A key of recording/kinds.py, KINDS."""
 SideName = Literal["a", "b"]
 SIDE_NAMES: tuple[SideName, ...] = get_args(SideName)
+Labels = Mapping[SideName, str]
+"""What the user calls each side."""
 Outcome = Literal["faster", "slower", "indistinguishable", "from_memory"]
 """`from_memory`: two storages of which one or both answered from memory; nothing can be said of the storages."""
 ReadFrom = Literal["storage", "memory", "unknown"]

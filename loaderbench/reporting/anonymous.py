@@ -149,7 +149,7 @@ def rule_of(kind: str, field: str) -> Rule | None:
 
 def _worded(caveat: Caveat) -> Caveat:
     try:
-        return words.worded_caveat(caveat)
+        return caveat.worded()
     except Exception:  # a record that was edited, or details of a newer version
         return replace(caveat, message=LEFT_OUT)
 

@@ -218,8 +218,6 @@ def _draw(drawing: Drawing, dots: Sequence[_Dot], found: Capacity) -> None:
 class ShownCapacity(Shown[CapacityFacts, Capacity]):
     """Shows a capacity study."""
 
-    is_paged = True
-
     def about(self, facts: CapacityFacts) -> str:
         return f"{facts.case.subject.dataset_name}, up to {facts.max_ranks} ranks"
 

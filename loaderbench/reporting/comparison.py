@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, TypeVar
 from loaderbench import plain
 from loaderbench.analysis.comparison import DATA_SET
 from loaderbench.cases.case import CacheState
+from loaderbench.findings.figures import is_wide
 from loaderbench.plain import JsonObject
 from loaderbench.recording.record import Range
 from loaderbench.recording.studies import (
+    SIDE_NAMES,
     CompareFacts,
     Comparison,
     Difference,
     FileReads,
+    Labels,
     Needs,
     Pair,
     Parity,
@@ -25,7 +28,7 @@ from loaderbench.recording.studies import (
     SideStorage,
 )
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting import words
+from loaderbench.reporting.comparison_figure import comparison_figures
 from loaderbench.reporting.console import make_console, styled
 from loaderbench.reporting.result import Column, Result, Table
 from loaderbench.reporting.shown import Shown
@@ -33,8 +36,6 @@ from loaderbench.reporting.shown import Shown
 if TYPE_CHECKING:
     from rich.console import Console
 
-Labels = Mapping[SideName, str]
-SIDES: tuple[SideName, ...] = ("a", "b")
 OUTCOME_WORDS: Mapping[str, str] = {"from_memory": "from memory"}
 OUTCOME_STYLES = {"faster": "green", "slower": "bold red", "indistinguishable": "yellow", "from_memory": "yellow"}
 LABEL_WIDTH = 16
@@ -45,10 +46,8 @@ T = TypeVar("T")
 
 def comparison_result(facts: CompareFacts, comparison: Comparison) -> Result:
     """The verdict first, rates, each storage's figures, parity, what else differs, caveats."""
-    from loaderbench.reporting.comparison_figure import comparison_figures  # it imports this module
-
     labels, pairs = facts.labels, comparison.pairs
-    leading = [record for name in SIDES if (record := comparison.record(name)) is not None]
+    leading = [record for name in SIDE_NAMES if (record := comparison.record(name)) is not None]
     settings = []
     if leading:
         settings = [fmt.resolution(leading[0].case), fmt.loader_name(leading[0].case), *fmt.common_settings(leading)]
@@ -74,7 +73,7 @@ def comparison_result(facts: CompareFacts, comparison: Comparison) -> Result:
 def _where_read(comparison: Comparison, labels: Labels) -> list[str]:
     """Where each side's leading run read."""
     lines = []
-    for name in SIDES:
+    for name in SIDE_NAMES:
         record = comparison.record(name)
         if record is not None:
             where = [record.case.subject.dataset, record.storage.source if record.storage else None, record.run_id]
@@ -104,7 +103,7 @@ def headline(comparison: Comparison, labels: Labels) -> str:
     word = "is indistinguishable from" if outcome == "indistinguishable" else f"is {outcome} than"
     unknown = "; its confidence interval is unknown: measure longer, or use more rounds" if ratio.low is None else ""
     where = configuration(record.case.subject.cache, record.case.feed.workers)
-    unsure = [] if pair is None else [labels[name] for name in SIDES if _read_from(pair, name) == "unknown"]
+    unsure = [] if pair is None else [labels[name] for name in SIDE_NAMES if _read_from(pair, name) == "unknown"]
     if unsure and set(comparison.factor) & set(DATA_SET):
         unknown += f"; it is not proven that the images came from the storage of {' and '.join(unsure)}"
     return f"{b} {word} {a}: {fmt.speedup(ratio)} images/s, {where}{unknown}."
@@ -126,7 +125,7 @@ def _read_from(pair: Pair, name: SideName) -> ReadFrom | None:
 
 def _from_memory(comparison: Comparison, pair: Pair, labels: Labels) -> str:
     """Return `This does not compare the storages: nvme and nfs were read from memory (warm, 8 workers); …`"""
-    sides = " and ".join(labels[name] for name in SIDES if _read_from(pair, name) == "memory")
+    sides = " and ".join(labels[name] for name in SIDE_NAMES if _read_from(pair, name) == "memory")
     how = "measure with --cache cold"
     if pair.cache == "cold":
         how = "although the run is cold, pages stayed or came back: see its caveats and `loaderbench doctor`"
@@ -152,7 +151,7 @@ def _workers(number: int) -> str:
 
 
 def _rates(comparison: Comparison, labels: Labels) -> Table:
-    heads = [f"{labels[name][:LABEL_WIDTH]} img/s" for name in SIDES]
+    heads = [f"{labels[name][:LABEL_WIDTH]} img/s" for name in SIDE_NAMES]
     columns = (
         Column("cache", left=True, definition="cache"), Column("workers"),
         *(Column(head, show=fmt.plus_minus_percent, definition="throughput") for head in heads),
@@ -231,7 +230,7 @@ def _rate(value: float) -> str:
 
 
 def _wide_range(rate: Range) -> str | None:
-    if rate.low is None or rate.high is None or not words.is_wide(rate.value, rate.low, rate.high):
+    if rate.low is None or rate.high is None or not is_wide(rate.value, rate.low, rate.high):
         return None
     return f"{_rate(rate.low)} – {_rate(rate.high)}"
 
@@ -295,7 +294,7 @@ def _pair_table(pair: Pair, labels: Labels) -> Table | None:
         return None
     name = configuration(pair.cache, pair.workers)
     return Table(
-        name, (Column(name, left=True), *(Column(labels[side][:LABEL_WIDTH]) for side in SIDES)), pair_rows(pair)
+        name, (Column(name, left=True), *(Column(labels[side][:LABEL_WIDTH]) for side in SIDE_NAMES)), pair_rows(pair)
     )
 
 
@@ -304,7 +303,7 @@ def verdict_lines(pairs: Sequence[Pair], labels: Labels) -> list[str]:
     return [
         f"{configuration(pair.cache, pair.workers)}, {labels[side]}: {summary}"
         for pair in pairs
-        for side in SIDES
+        for side in SIDE_NAMES
         if (summary := pair.side(side).summary)
     ]
 
@@ -325,20 +324,20 @@ def failure_lines(pair: Pair, labels: Labels) -> list[str]:
     where = configuration(pair.cache, pair.workers)
     return [
         f"{labels[name]}, {where}, {run.status}: {run.message or 'no reason recorded'}"
-        for name in SIDES
+        for name in SIDE_NAMES
         for run in pair.side(name).failures
     ]
 
 
 def note_lines(facts: CompareFacts) -> list[str]:
     """What was left out, or done differently from the default."""
-    return [fmt.clean(words.note(note)) for note in facts.notes]
+    return [fmt.clean(note.text()) for note in facts.notes]
 
 
 def caveat_lines(comparison: Comparison, labels: Labels) -> list[str]:
     """The caveats of the two leading runs; every run has its own."""
     said: dict[tuple[str, str], list[str]] = {}
-    for name in SIDES:
+    for name in SIDE_NAMES:
         record = comparison.record(name)
         for caveat in fmt.grouped_caveats([] if record is None else [record]):
             said.setdefault((caveat.code, caveat.text), []).append(labels[name])
@@ -383,4 +382,4 @@ class ShownComparison(Shown[CompareFacts, Comparison]):
     def as_json(self, facts: CompareFacts, found: Comparison) -> JsonObject:
         about = plain.to_json(facts)
         assert isinstance(about, dict)
-        return {**about, "notes": [words.note(one) for one in facts.notes], **super().as_json(facts, found)}
+        return {**about, "notes": [one.text() for one in facts.notes], **super().as_json(facts, found)}

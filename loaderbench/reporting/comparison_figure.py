@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from loaderbench.recording.studies import Comparison
-from loaderbench.reporting.comparison import SIDES, Labels
+from loaderbench.recording.studies import SIDE_NAMES, Comparison, Labels
 from loaderbench.reporting.figures import Figure, colour, errors, name_bars
 
 if TYPE_CHECKING:
@@ -33,13 +32,13 @@ def comparison_figures(comparison: Comparison, labels: Labels) -> list[Figure]:
             pair.cache, pair.workers, labels[side], rate.value, rate.low, rate.high, pair.side(side).bottleneck
         )
         for pair in comparison.pairs
-        for side in SIDES
+        for side in SIDE_NAMES
         if (rate := pair.side(side).throughput) is not None
     ]  # fmt: skip
     if not rates:
         return []
     groups = list(dict.fromkeys((rate.cache, rate.workers) for rate in rates))
-    sides = [labels[side] for side in SIDES]
+    sides = [labels[side] for side in SIDE_NAMES]
     figure = Figure(
         "rates",
         f"{sides[0]} and {sides[1]}: images/s",

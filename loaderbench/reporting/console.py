@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from loaderbench.findings.row import VERDICT
 from loaderbench.printable import clean_lines
-from loaderbench.recording.caveats import VERDICT, Caveat
+from loaderbench.recording.caveats import Caveat
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting import words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -105,7 +105,8 @@ def print_bullets(console: Console, title: str, items: Sequence[str]) -> None:
 def print_result(result: Result, console: Console | None = None, *, whole: bool = False) -> None:
     """Print the answer, the tables and the remarks. Not `whole`: of long tables the rows that matter most."""
     console = console or make_console()
-    console.print(styled(" · ".join(result.settings), "bold"))
+    if result.settings:
+        console.print(styled(" · ".join(result.settings), "bold"))
     for number, line in enumerate(result.answer):
         console.print(styled(line, f"bold {result.style}" if result.style and not number else ""))
     for table in result.tables:
@@ -169,7 +170,7 @@ def print_caveats(console: Console, caveats: Iterable[Caveat], *, whole: bool = 
     verdict so, of the others one line of codes."""
     caveats = list(caveats)
     worded = [caveat for caveat in caveats if whole or caveat.severity == VERDICT]
-    lines = [fmt.clean(words.sentence(caveat)) for caveat in worded]
+    lines = [fmt.clean(caveat.sentence()) for caveat in worded]
     others = dict.fromkeys(caveat.code for caveat in caveats if caveat not in worded)
     print_bullets(console, "Caveats", [*lines, *codes_line(list(others))])
 

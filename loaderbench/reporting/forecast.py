@@ -345,8 +345,6 @@ def _draw(drawing: Drawing, trainings: Sequence[tuple[str, TrainingForecast]]) -
 class ShownForecast(Shown[ForecastFacts, Forecast]):
     """Shows a forecast."""
 
-    is_paged = True
-
     def about(self, facts: ForecastFacts) -> str:
         return f"{facts.source.model}, {facts.asked.epochs} epochs of {facts.asked.images:,} images"
 

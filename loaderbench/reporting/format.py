@@ -13,9 +13,11 @@ from typing import Any, Protocol, TypeVar, cast, get_args
 
 from loaderbench.analysis.statistics import SCALES, UNBOUNDED
 from loaderbench.cases.case import Case
+from loaderbench.findings.figures import is_wide
+from loaderbench.findings.row import Severity
 from loaderbench.printable import clean as clean
 from loaderbench.printable import memory_size
-from loaderbench.recording.caveats import Caveat, Severity
+from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.lines import RunLine
 from loaderbench.recording.record import Advice, Estimate, RunRecord
 from loaderbench.reporting import words
@@ -213,7 +215,7 @@ def ratio(estimate: Estimate | None) -> str:
 
 def bytes_rate(value: float, low: float | None, high: float | None) -> str:
     """`23.0 MB/s`, with its interval where that is wide: `23.0 MB/s (20.0 MB/s – 26.0 MB/s)`."""
-    if low is None or high is None or not words.is_wide(value, low, high):
+    if low is None or high is None or not is_wide(value, low, high):
         return size(value, "/s")
     return f"{size(value, '/s')} ({size(low, '/s')} – {size(high, '/s')})"
 
@@ -263,6 +265,11 @@ def device_name(record: RunRecord) -> str:
 def resolution(case: Case) -> str:
     """The stored resolution; `stored` for a tree without variants."""
     return str(case.subject.resolution or "stored")
+
+
+def workload(case: Case) -> str:
+    """resnet50 training"""
+    return clean(f"{case.step.model} {'training' if case.step.mode == 'train' else 'inference'}")
 
 
 def loader_name(case: Case) -> str:
@@ -426,7 +433,7 @@ def grouped_caveats(records: Iterable[RunRecord]) -> list[CaveatLine]:
     for record in records:
         seen = set()
         for caveat in record.caveats:
-            text = clean(words.text(caveat))
+            text = clean(caveat.text())
             key = (caveat.code, re.sub(r"\d+(\.\d+)?", "#", text))
             first.setdefault(key, (caveat, text))
             if key not in seen:

@@ -56,7 +56,7 @@ def ledger_result(ledger: Ledger, *, last: int = 0, kinds: Sequence[LedgerKind] 
     empty = empty_sentence(kinds, is_elsewhere=ledger.num_elsewhere > 0)
     return Result(
         title="Predictions",
-        settings=["What was predicted, and then measured"],
+        settings=["What was predicted, and then measured"] if ledger.entries else [],
         answer=[ledger_sentence(ledger) if ledger.entries else empty],
         tables=tables,
         sections=[("Not shown", left_out(ledger, last))] if last else [],

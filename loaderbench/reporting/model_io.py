@@ -129,8 +129,6 @@ def _draw(drawing: Drawing, points: Sequence[_Point]) -> None:
 class ShownIo(Shown[IoFacts, ModelIo]):
     """Shows a study of copies to a device."""
 
-    is_paged = True
-
     def about(self, facts: IoFacts) -> str:
         return f"{facts.model}, {facts.device_name}"
 

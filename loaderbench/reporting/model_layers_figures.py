@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from loaderbench.plain import JsonObject
 from loaderbench.recording.model_layers import LayersFacts, LayersResult
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting import words
 from loaderbench.reporting.figures import Figure, colour, errors, legend, name_bars
 from loaderbench.reporting.model_layers import Call, calls_of, calls_table, settings, summary, types_table
 from loaderbench.reporting.result import Result, names_and_values
@@ -154,8 +153,6 @@ def sentence(result: LayersResult) -> str:
 class ShownLayers(Shown[LayersFacts, LayersResult]):
     """Shows a study of a model's layers."""
 
-    is_paged = True
-
     def about(self, facts: LayersFacts) -> str:
         return f"{facts.step.model}, {facts.step.mode}"
 
@@ -171,10 +168,10 @@ class ShownLayers(Shown[LayersFacts, LayersResult]):
             tables=[calls_table(found), types_table(found), rests] if found.rows else [],
             sections=[
                 ("Not measured", [": ".join(row) for row in found.missing.items()]),
-                ("Caveats", [words.sentence(caveat) for caveat in found.caveats]),
+                ("Caveats", [caveat.sentence() for caveat in found.caveats]),
             ],
             draw=partial(layers_figures, found),
         )
 
     def as_json(self, facts: LayersFacts, found: LayersResult) -> JsonObject:
-        return super().as_json(facts, replace(found, caveats=tuple(map(words.worded_caveat, found.caveats))))
+        return super().as_json(facts, replace(found, caveats=tuple(caveat.worded() for caveat in found.caveats)))

@@ -225,8 +225,6 @@ def _trial_failures(result: ModelFit) -> list[str]:
 class ShownFit(Shown[ModelFitFacts, ModelFit]):
     """Shows a search for the largest batch."""
 
-    is_paged = True
-
     def about(self, facts: ModelFitFacts) -> str:
         return f"{facts.step.model}, {facts.step.mode}"
 

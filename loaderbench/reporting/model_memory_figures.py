@@ -183,8 +183,6 @@ def _unit(most_bytes: int) -> tuple[str, float]:
 class ShownMemory(Shown[ModelMemoryFacts, ModelMemory]):
     """Shows a study of a model's memory."""
 
-    is_paged = True
-
     def about(self, facts: ModelMemoryFacts) -> str:
         return f"{facts.step.model}, {facts.step.mode}"
 

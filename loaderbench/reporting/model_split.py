@@ -227,8 +227,6 @@ def sections(result: ModelSplit) -> list[Section]:
 class ShownSplit(Shown[SplitFacts, ModelSplit]):
     """Shows a split over devices."""
 
-    is_paged = True
-
     def about(self, facts: SplitFacts) -> str:
         return f"{facts.model}, batch {facts.batch_size} over {', '.join(one.device for one in facts.members)}"
 

@@ -295,8 +295,6 @@ def _what(row: OffloadRow, result: ModelOffload) -> str:
 class ShownOffload(Shown[OffloadFacts, ModelOffload]):
     """Shows an offload study."""
 
-    is_paged = True
-
     def about(self, facts: OffloadFacts) -> str:
         return f"{facts.step.model}, {facts.step.mode}"
 

@@ -17,7 +17,6 @@ from loaderbench.recording.studies import (
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.result import Column, Result, Table
 from loaderbench.reporting.shown import Shown
-from loaderbench.reporting.words import sentence, worded_caveat
 
 MemoryColumn = tuple[str, Callable[[MemoryFacts], int | None]]
 ON_CPU: tuple[MemoryColumn, ...] = (("RSS growth", lambda memory: memory.rss_growth_bytes),)
@@ -128,8 +127,8 @@ class ShownPrecision(Shown[PrecisionFacts, PrecisionResult]):
             settings=settings(found),
             answer=[answer(found)],
             tables=[table for table in (_costs(found), _agreement(found)) if table is not None],
-            sections=[("Not measured", failed), ("Caveats", [*map(sentence, found.caveats)])],
+            sections=[("Not measured", failed), ("Caveats", [caveat.sentence() for caveat in found.caveats])],
         )
 
     def as_json(self, facts: PrecisionFacts, found: PrecisionResult) -> JsonObject:
-        return super().as_json(facts, replace(found, caveats=tuple(map(worded_caveat, found.caveats))))
+        return super().as_json(facts, replace(found, caveats=tuple(caveat.worded() for caveat in found.caveats)))

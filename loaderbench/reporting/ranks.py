@@ -238,8 +238,6 @@ def _draw(drawing: Drawing, bars: Sequence[StripBar], ranks: Sequence[int]) -> N
 class ShownRanks(Shown[RanksFacts, Ranks]):
     """Shows a study of several ranks."""
 
-    is_paged = True
-
     def about(self, facts: RanksFacts) -> str:
         return f"{facts.ranks} ranks, {len(facts.cases)} of {facts.num_cases} cases"
 

@@ -12,7 +12,7 @@ from loaderbench.analysis.ledger import collected, ledger_of
 from loaderbench.analysis.studies import judge, senseless
 from loaderbench.analysis.study import gather, summarize
 from loaderbench.errors import ConfigError
-from loaderbench.recording.caveats import Severity
+from loaderbench.findings.row import Severity
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.selection import select
 from loaderbench.recording.store import Store, StoredRun, StoredStudy, load_run
@@ -265,10 +265,7 @@ def _in_brief(device: str) -> str:
 
 def training(record: RunRecord) -> str:
     """`resnet50 training`, `resnet50 inference`"""
-    step = record.case.step
-    if record.watched is not None:
-        return f"{step.model}, watched"
-    return f"{step.model} {'training' if step.mode == 'train' else 'inference'}"
+    return fmt.workload(record.case) if record.watched is None else f"{record.case.step.model}, watched"
 
 
 def _title(record: RunRecord, device: str) -> str:

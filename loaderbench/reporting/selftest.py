@@ -62,6 +62,8 @@ def _unlike(outcome: AlikeOutcome) -> str:
 class ShownSelfTest(Shown[SelfTestFacts, SelfTest]):
     """Shows a self-test."""
 
+    is_paged = False
+
     def about(self, facts: SelfTestFacts) -> str:
         return facts.device
 

@@ -23,8 +23,8 @@ class Shown(Generic[F, R]):
     """Key of its id in `--json`."""
     id_leads = False
     """Whether it stands before all else there."""
-    is_paged = False
-    """Whether a report gives it a part of its own: its runs, if it has any, are not the report's."""
+    is_paged = True
+    """Whether a report gives it a part of its own, which its runs belong to."""
 
     def about(self, facts: F) -> str:
         """What the study is about, in a few words."""

@@ -291,8 +291,6 @@ def _listed(names: Sequence[str]) -> str:
 class ShownSizing(Shown[SizeFacts, Sizing]):
     """Shows a sizing study."""
 
-    is_paged = True
-
     def about(self, facts: SizeFacts) -> str:
         return f"{facts.model}, {facts.mode}"
 

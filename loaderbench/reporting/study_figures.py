@@ -214,7 +214,7 @@ def _over_serial(shown: Sequence[_Drawn], num_steps: int) -> Figure | None:
     names = [drawn.name for drawn, _ in points]
     ratios = [ratio for _, ratio in points]
     return Figure(
-        "serial",
+        "over-serial",
         "Times faster than serial",
         "Images/s relative to the serial loader at the same resolution; the dashed line is serial itself.",
         ("resolution", "setting", "ratio", "low", "high", f"total_of_{num_steps}_steps_s"),

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from loaderbench import plain
+from loaderbench.findings.row import VERDICT
 from loaderbench.plain import JsonObject
-from loaderbench.recording.caveats import VERDICT
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import Sweep, SweepFacts
 from loaderbench.reporting import format as fmt
@@ -19,6 +19,8 @@ from loaderbench.reporting.study import sweep_result
 
 class ShownSweep(Shown[SweepFacts, Sweep]):
     """Shows a sweep. In a report its runs stand with all others of their settings."""
+
+    is_paged = False
 
     def about(self, facts: SweepFacts) -> str:
         return f"{facts.num_cases} cases"

@@ -40,7 +40,7 @@ class ShownTuning(Shown[TuneFacts, Tuning]):
             for one in found.finalists
         ]
         return Result(
-            title=f"The fastest loading of {facts.default.subject.dataset_name}",
+            title=f"The fastest loading for {fmt.workload(facts.default)} from “{facts.default.subject.dataset_name}”",
             settings=[facts.default.title],
             answer=[winner_line(found, facts)],
             tables=[

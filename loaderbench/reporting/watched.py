@@ -6,7 +6,7 @@ from loaderbench.cases.case import loader_arguments
 from loaderbench.recording.facts import WatchedApplied, WatchedFacts, WatchedLoader, WatchedSeconds
 from loaderbench.recording.record import DoseFigures, RunRecord
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.watched_words import about, loader_names, note
+from loaderbench.reporting.watched_words import about, loader_names
 
 WORTH_A_LINE = 0.01
 """Part of the script's time from which on it is told."""
@@ -149,7 +149,7 @@ def cost_lines(seen: WatchedFacts) -> list[str]:
 def note_lines(record: RunRecord) -> list[str]:
     """What else it showed; what `--apply` did."""
     seen = record.watched
-    lines = [note(one) for one in record.notes]
+    lines = [one.text() for one in record.notes]
     if seen is None:
         return lines
     if seen.applied is not None:

@@ -15,7 +15,6 @@ from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import CompareFacts, Comparison, SideName, StudyRecord
-from loaderbench.reporting import words
 from loaderbench.studies.compare_plan import ONE_OF_EACH, ComparisonPlan, plan_data_sets
 from loaderbench.studies.measure import OnMessage, measure_case, unwatched
 from loaderbench.studies.request import Folder, Say, no_note, no_progress
@@ -46,7 +45,7 @@ def compare_data_sets(
     named = [(label, os.fspath(folder)) for label, folder in targets.items()]
     planned = plan_data_sets(named, asked, rounds, on_note=say, progress=no_progress)
     for note in planned.notes:
-        say(words.reason(note))
+        say(note.text())
     study = ComparisonStudy(planned, Store(results))
     study.measure(on_message, lambda record: None)
     return study.findings()

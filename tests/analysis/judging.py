@@ -14,7 +14,6 @@ from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import CacheState
 from loaderbench.recording.facts import CacheFacts, CopyFacts, Run, Segment
 from loaderbench.recording.record import Estimate, Removable, Share
-from loaderbench.reporting import words
 from tests.analysis.event_model import Pipeline, measure
 from tests.made import make_case, make_device, make_facts, make_loader, make_run
 
@@ -90,7 +89,7 @@ def waits(found: Attribution) -> tuple[float, float]:
 
 def reasons(found: Attribution) -> list[str]:
     """The verdict's reasons in words."""
-    return [words.reason(reason) for reason in found.verdict.reasons]
+    return [reason.text() for reason in found.verdict.reasons]
 
 
 def estimates(found: Attribution) -> list[Estimate]:
@@ -123,4 +122,4 @@ def assert_sound(found: Attribution) -> None:
     # A verdict is undetermined for a reason. Others have one where causes were not, or cannot be, told apart.
     codes = {reason.code for reason in verdict.reasons}
     assert (verdict.bottleneck == "undetermined") == bool(codes - {"not_separated"}) or verdict.bottleneck == "mixed"
-    assert all(words.reason(reason) for reason in verdict.reasons)
+    assert all(reason.text() for reason in verdict.reasons)

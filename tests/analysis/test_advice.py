@@ -23,6 +23,7 @@ from loaderbench.analysis.latency import Reads
 from loaderbench.analysis.read_queue import Queue
 from loaderbench.analysis.record import analyze, judged_run
 from loaderbench.cases.arms import Arm
+from loaderbench.findings.table import words
 from loaderbench.plugins import LOADERS
 from loaderbench.recording.facts import (
     READ,
@@ -38,7 +39,7 @@ from loaderbench.recording.facts import (
     Segment,
 )
 from loaderbench.recording.record import Advice, Stalls, StorageFigures, StorageSlowness
-from loaderbench.reporting.words import ACTIONS, flags, worded
+from loaderbench.reporting.words import flags, worded
 from loaderbench.running.read_times import read_times
 from tests.analysis.simulate import ARMS, Pipeline, run, step_seconds
 from tests.made import (
@@ -608,7 +609,8 @@ def test_what_is_advised_against_a_storage_that_is_slow_now_and_then(kind: Stora
     )
     actions = {one.code: one for one in _for_storage(Predictor(record.model, measured), measured)}
     assert ("more_files_at_once" in actions) == (kind != "stalls")
-    told = ACTIONS["data_in_memory"](actions["data_in_memory"].change or {}, actions["data_in_memory"].details or {})
+    action = actions["data_in_memory"]
+    told = words(action.code, {**(action.details or {}), "change": {**(action.change or {})}})
     slow = {"stalls": "stalls cost", "tail": "slow files cost"}.get(str(kind), "the latency of each file costs")
     assert f"{slow} the time, not bandwidth" in told
     assert ("or move it to a storage without" in told) == (kind in ("stalls", "tail"))

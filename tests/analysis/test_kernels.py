@@ -36,7 +36,7 @@ from loaderbench.recording.facts import (
     TraceWitness,
 )
 from loaderbench.recording.record import GAP_CLASSES, BusyWitnesses, DeviceFigures, GapShare, Verdict
-from loaderbench.reporting.words import FAULTS, evidence, worded_caveat
+from loaderbench.reporting.words import evidence
 from tests.made import make_record, make_segment
 
 COMPUTE, COPIES = 7, 13
@@ -249,7 +249,7 @@ def witness(counted: float, expected: float, at_least: bool = False) -> TraceWit
 
 def said(segment: Segment) -> list[str]:
     """What the trace lacks, in words."""
-    return [FAULTS[reason.code](reason.details) for reason in missing(segment)]
+    return [reason.text() for reason in missing(segment)]
 
 
 def test_a_whole_trace_is_missing_nothing() -> None:
@@ -297,7 +297,7 @@ def test_witnesses_of_the_busy_time_agree_within_three_points() -> None:
         if not apart:
             return ""
         caveat = Caveat("busy_witnesses_disagree", {"kernels": seen.kernels, "others": apart})
-        return worded_caveat(caveat).message
+        return caveat.worded().message
 
     assert told() == ""
     assert "nvml 96.0%" in told(nvml=0.96)

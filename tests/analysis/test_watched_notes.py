@@ -11,14 +11,13 @@ from loaderbench.analysis.steps import handover_of, window_quantities
 from loaderbench.analysis.watched_notes import growth, notes_of
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import SPAN, STEP, WatchedMemory, WatchedShared
-from loaderbench.reporting.watched_words import note
 from tests.watched_facts import MS, epoch, run_of, segment, settings, watched_facts
 
 MIB = 1 << 20
 
 
 def told(segments: Any = (), cpus: int = 8, starved: float | None = 0.0, **facts: Any) -> list[str]:
-    return [note(one) for one in notes_of(watched_facts(**facts), segments, cpus, starved)]
+    return [one.text() for one in notes_of(watched_facts(**facts), segments, cpus, starved)]
 
 
 def memory(*, own: float = 0.0, workers: float = 0.0, num: int = 40) -> tuple[WatchedMemory, ...]:
@@ -88,7 +87,7 @@ def test_more_threads_than_processors() -> None:
     }
     assert told(**crowded, starved=0.0) == []  # nobody waits for a processor
     (found,) = told(**crowded, starved=0.4)
-    assert "and 4 threads of the script" in found and "40 %" in found
+    assert "and 4 threads of the script" in found and "40%" in found
     assert told(**crowded, starved=0.4, uses_cuda=True) == []  # those are idle while a GPU computes
 
 

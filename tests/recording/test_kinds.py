@@ -73,8 +73,6 @@ def judge(facts):
     return Naps(max(facts.minutes))
 
 class ShownNaps(Shown):
-    is_paged = True
-
     def about(self, facts):
         return f"{len(facts.minutes)} naps"
 

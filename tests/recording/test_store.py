@@ -24,7 +24,6 @@ from loaderbench.recording.lines import RunLine
 from loaderbench.recording.record import Estimate, RunRecord
 from loaderbench.recording.store import SCHEMA_FILE, RunFolder, Store, load_run
 from loaderbench.recording.studies import StudyRecord, SweepFacts
-from loaderbench.reporting.words import worded_caveat
 from tests.made import make_case, make_record, make_run, make_segment
 
 CASE = make_case(
@@ -251,7 +250,7 @@ def test_nan_becomes_null_and_says_so(tmp_path: Path) -> None:
     assert stored.loader == {"counts": [3, True, [1.0, 2.0]]}
     (caveat,) = stored.caveats
     assert caveat.code == "not_finite"
-    assert "throughput.low, throughput.high" in worded_caveat(caveat).message
+    assert "throughput.low, throughput.high" in caveat.worded().message
     assert record.caveats == ()
     (run,) = Store(tmp_path).runs()
     assert run.record == stored

@@ -14,9 +14,10 @@ from loaderbench import plain
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
+from loaderbench.findings.caveats import CAVEATS
 from loaderbench.plain import JsonObject
 from loaderbench.plugins import LOADERS
-from loaderbench.recording.caveats import SEVERITIES, Caveat
+from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import (
     SCHEMA,
     CacheFacts,
@@ -290,7 +291,7 @@ def heavy() -> RunRecord:
     verdict = verdict_of(record)
     long = "decode in threads, directly into the batch: --loader threaded --decoder libjpeg --output uint8 --workers 2"
     advice = tuple(replace(verdict.advice[0], action=f"{long} (more threads give < 3 %)") for _ in range(5))
-    told = ("cold_not_proven", "witnesses_disagree", *(code for code in list(SEVERITIES)[:14]))
+    told = ("cold_not_proven", "witnesses_disagree", *(row.code for row in CAVEATS[:14]))
     caveats = tuple(Caveat(code, message=f"{long} {code}") for code in dict.fromkeys(told) if code != "eviction_failed")
     return replace(record, verdict=replace(verdict, advice=advice), caveats=caveats)
 

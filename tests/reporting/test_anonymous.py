@@ -16,13 +16,14 @@ from commands import call
 
 from loaderbench import plain
 from loaderbench.cases.case import CACHE_STATES, PRECISIONS
-from loaderbench.recording.caveats import SEVERITIES, Caveat, Reason
+from loaderbench.findings.table import FINDINGS
+from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.facts import SCHEMA, Failure, ImageFailure
 from loaderbench.recording.forecast import LeftOut
 from loaderbench.recording.kinds import KINDS
 from loaderbench.recording.model_layers import LayersFacts
 from loaderbench.recording.ranks import RankedCase, RanksFacts
-from loaderbench.recording.record import Advice, AdviceCode, Bottleneck, Range, RunRecord, SlowFile, SlowFolder, Tail
+from loaderbench.recording.record import Advice, Bottleneck, Range, RunRecord, SlowFile, SlowFolder, Tail
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import CompareFacts, StudyKind, StudyRecord
 from loaderbench.reporting import public_names, words
@@ -93,7 +94,8 @@ def test_no_field_of_anything_stored_lets_a_text_through(poison: str, monkeypatc
             anonymous = Anonymous()
             found = anonymous.record(value) if isinstance(value, RunRecord) else anonymous.study(value)
             through |= {place for place, text in texts_of(found) if "POISON" in text}
-    assert stored_fields() - filled == {"Caveat.code", "Caveat.hint", "StudyRecord.kind"}  # closed sets
+    closed = {"Advice.code", "Caveat.code", "Caveat.hint", "StudyRecord.kind"}
+    assert stored_fields() - filled == closed
     assert through - HARDWARE == set()
 
 
@@ -179,7 +181,7 @@ def fill(root: Path, poison: Callable[[str, str | None], str | None]) -> Store:
     return store
 
 
-IDS = ("RunRecord.run_id", "StudyRecord.runs", "StudyRecord.study_id", "Caveat.code")
+IDS = ("RunRecord.run_id", "StudyRecord.runs", "StudyRecord.study_id", "Caveat.code", "Advice.code")
 
 
 def everywhere(place: str, text: str | None) -> str | None:
@@ -258,7 +260,7 @@ def test_two_data_sets_stay_two_and_one_stays_one(tmp_path: Path) -> None:
         one = examples.measured(run_id=f"run{number}", dataset=place, dataset_name="photos", resolution=int(place[-3:]))
         keep(one, tmp_path)
     shown, hidden = read_report(Store(tmp_path)), read_report(Store(tmp_path), anonymous=Anonymous())
-    assert [len(part.records) for part in hidden.parts] == [len(part.records) for part in shown.parts]
+    assert [len(part.result.tables) for part in hidden.parts] == [len(part.result.tables) for part in shown.parts]
     assert {record.case.subject.dataset for record in hidden.records} == {
         "folder 1/256",
         "folder 1/512",
@@ -394,8 +396,10 @@ def test_a_code_of_a_newer_version_ends_no_report(tmp_path: Path) -> None:
     assert record.verdict is not None
     verdict = replace(record.verdict, bottleneck="undetermined", reasons=(Reason("new_one", {}),), summary="New.")
     found = Anonymous().record(replace(record, verdict=verdict, caveats=(Caveat("arms_not_measured", {"why": "new"}),)))
-    assert found.verdict is not None and found.verdict.summary == LEFT_OUT
-    assert [caveat.message for caveat in found.caveats] == [LEFT_OUT]
+    assert found.verdict is not None and found.verdict.summary == f"Undetermined: {LEFT_OUT}."
+    assert [caveat.message for caveat in found.caveats] == [
+        f"unknown: {LEFT_OUT}. Figures that need these arms are missing"
+    ]
 
 
 # -- own texts ---------------------------------------------------------------------------------------------
@@ -404,8 +408,8 @@ def test_a_code_of_a_newer_version_ends_no_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *SEVERITIES, *words.REASONS, *words.ACTIONS, *words.FAULTS, *words.NO_TRACE, *words.NOT_VERIFIED.values(),
-        *CACHE_STATES, *PRECISIONS, *get_args(AdviceCode), *get_args(Bottleneck), *get_args(LeftOut), *KINDS,
+        *FINDINGS, *FINDINGS["kernel_gap_not_measured"].choices["why"], FINDINGS["cache_state_gone"].words,
+        *CACHE_STATES, *PRECISIONS, *get_args(Bottleneck), *get_args(LeftOut), *KINDS,
         "the start took 7 s in all", "Python took 13 s of slow processors to start", "num_workers", "MemTotal",
     ],
 )  # fmt: skip

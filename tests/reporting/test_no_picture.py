@@ -24,4 +24,4 @@ TOO_LITTLE = {
 
 @pytest.mark.parametrize("found", TOO_LITTLE.values(), ids=TOO_LITTLE)
 def test_a_page_has_no_picture_of_too_little(found: object) -> None:
-    assert shown_as(kind_of(found)).page(found, "one", drawn=True).figures == []
+    assert shown_as(kind_of(found)).result(None, found).draw() == []

@@ -15,13 +15,13 @@ from loaderbench.recording.offload_study import OffloadSetting
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import StudyRecord
 from loaderbench.reporting.figures import svg
-from loaderbench.reporting.offload_figure import offload_figure
+from loaderbench.reporting.offload_figure import offload_figures
 from loaderbench.reporting.report import read_report
 
 
 def test_the_picture_has_the_curve_and_its_best() -> None:
-    figure = offload_figure(offload_of(study()), "x")
-    assert figure is not None and figure.name == "x-thresholds"
+    (figure,) = offload_figures(offload_of(study()))
+    assert figure.name == "thresholds"
     assert [row[0] for row in figure.rows] == ["all", "1 MiB", "1 MiB", "none"]
     assert [row[-1] for row in figure.rows] == ["no", "no", "no", "yes"]
     drawn = svg(figure)

@@ -41,13 +41,18 @@ from loaderbench.reporting.figures import Figure
 from loaderbench.reporting.format import value_of
 from loaderbench.reporting.html import csv_url, render_html
 from loaderbench.reporting.markdown import render_markdown
-from loaderbench.reporting.report import Content, read_report
+from loaderbench.reporting.report import Content, Part, read_report
 from loaderbench.reporting.study_figures import seconds_by_cause, study_figures
 from loaderbench.reporting.terminal import print_run
 from loaderbench.reporting.timeline_figure import timeline_figure
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; Debian's package is chromium")
+
+
+def runs_of(part: Part) -> list[str]:
+    assert part.study is not None
+    return [run for row in part.study.rows for run in row.run_ids]
 
 
 def stored(root: Path, records: list[RunRecord]) -> Store:
@@ -221,7 +226,7 @@ def test_failed_and_interrupted_runs_have_a_section_of_their_own(tmp_path: Path)
         "2": "failed", "3": "interrupted", crashed.run_id: "crashed", "20260101-000000-000-broken": "unreadable",
     }  # fmt: skip
     (study,) = report.studies
-    assert [record.run_id for record in study.records] == ["1"]
+    assert runs_of(study) == ["1"]
     for text in (read(render_html(report)).text, render_markdown(report)):
         assert text.index("Failed and interrupted runs") < text.rindex("was killed by signal 9")
         assert "it ended before its result was written" in text
@@ -251,7 +256,7 @@ def test_a_run_that_makes_no_sense_is_named_and_the_others_are_shown(tmp_path: P
     odd = examples.with_gaps(examples.measured(run_id="2", workers=3), gap)
     report = read_report(stored(tmp_path, [examples.measured(run_id="1"), odd]))
     (study,) = report.studies
-    assert [record.run_id for record in study.records] == ["1"]
+    assert runs_of(study) == ["1"]
     assert report.without is not None
     ((run_id, _, ended, why),) = report.without.rows
     assert (run_id, ended) == ("2", "unreadable") and "contradict each other" in why
@@ -262,7 +267,7 @@ def test_a_comparison_that_makes_no_sense_is_named_and_the_others_are_shown(
 ) -> None:
     store = with_comparison(tmp_path)
     (compared,) = store.studies()
-    monkeypatch.setattr("loaderbench.reporting.report.headline", lambda *_: 1 // 0)
+    monkeypatch.setattr("loaderbench.reporting.comparison.headline", lambda *_: 1 // 0)
     report = read_report(store)
     assert report.without is not None and report.without.rows[0][0] == compared.study_id
     assert len(report.records) > 4 and report.studies
@@ -291,7 +296,7 @@ def test_a_report_of_some_runs_holds_these_alone(tmp_path: Path) -> None:
     assert reported(compared.study_id) == {*compared.study.runs}
     assert reported(compared.study_id, "nightly") == {*compared.study.runs, "20250105-tagged"}
     (part,) = read_report(store, names=[compared.study_id]).parts
-    assert part.study is None and "nfs is slower than nvme" in part.sentence
+    assert part.study is None and "nfs is slower than nvme" in part.headline
     with pytest.raises(ConfigError, match=r"no run in .* begins with 'nothing'"):
         reported(one, "nothing")
     assert "tag nightly" in read(render_html(read_report(store, names=["nightly"]))).text
@@ -367,9 +372,9 @@ def test_runs_that_a_comparison_names_and_that_are_gone_are_left_out(tmp_path: P
     store = with_comparison(tmp_path)
     shutil.rmtree(tmp_path / "20250103-nfs-8")
     (comparison,) = (part for part in read_report(store).parts if part.study is None)
-    rates = comparison.tables[0].rows
+    rates = comparison.result.tables[0].texts
     assert [row[1] for row in rates] == ["1", "8"]
-    assert rates[0][5] == "slower" and rates[1][3:] == ["not measured", "–", "not measured"]
+    assert rates[0][5] == "slower" and rates[1][3:] == ["–", "–", "not measured"]
 
 
 def test_a_study_that_nothing_draws_changes_nothing(tmp_path: Path) -> None:
@@ -394,10 +399,10 @@ def test_runs_of_a_search_are_a_part_of_their_own_and_no_bars_of_a_study(tmp_pat
     study_of(store, "tune", facts, [one.run_id for one in raced])
     report = read_report(store)
     (study,) = report.studies
-    assert {one.run_id for one in study.records} == {one.run_id for one in records if one.status == "ok"}
+    assert {*runs_of(study)} == {one.run_id for one in records if one.status == "ok"}
     (search,) = (part for part in report.parts if part.study is None)
-    assert search.title == "The fastest loading for resnet50 training from “photos”"
-    assert [row[1:] for row in search.tables[0].rows] == [["1,600 ± 32", ""], ["800 ± 16", "the default"]]
+    assert search.result.title == "The fastest loading for resnet50 training from “photos”"
+    assert [row[-2:] for row in search.result.tables[1].texts] == [["1,600 ±2%", ""], ["800 ±2%", "default"]]
 
 
 def test_its_title_and_its_days_are_those_a_reader_would_give(tmp_path: Path) -> None:
@@ -423,7 +428,7 @@ def test_the_fastest_bar_comes_first_with_its_rate_and_interval() -> None:
         examples.measured(run_id=f"r{ms}", loader=name, real_ms=ms)
         for name, ms in (("serial", 200.0), ("threaded", 50.0), ("multiprocess", 100.0))
     ]
-    figure = study_figures(records, summarize(records), "x")[0]
+    figure = study_figures(records, summarize(records))[0]
     assert [row[1].split()[0] for row in figure.rows] == ["threaded", "multiprocess", "serial"]
     assert figure.columns[-3:] == ("images_per_s", "low", "high")
     assert figure.rows[0][-3:] == pytest.approx((1280.0, 1254.4, 1305.6))
@@ -443,7 +448,7 @@ def test_gaps_are_counted_in_lengths_that_can_be_read() -> None:
         count_per_step=15.3, p50_s=1e-5, histogram=GapHistogram(edges, counts), num_steps=1,
     )  # fmt: skip
     record = examples.with_gaps(examples.measured(), gap)
-    (figure,) = (one for one in study_figures([record], summarize([record]), "x") if one.name == "x-gaps")
+    (figure,) = (one for one in study_figures([record], summarize([record])) if one.name == "gaps")
     found = dict(zip(figure.columns, figure.rows[0], strict=True))
     told = {name.removeprefix("gaps_per_step_of_"): value for name, value in found.items() if "step_of" in name}
     assert told == {
@@ -475,13 +480,13 @@ def test_the_figures_of_workers_storage_gaps_and_short_runs() -> None:
         )  # fmt: skip
         short = ShortRun(100, 100, 1.0, True, throughput=examples.estimate(900.0), flatters=examples.estimate(1.9))
         records.append(replace(examples.with_gaps(record, gap), storage=read, short_run=short))
-    made = {figure.name: figure for figure in study_figures(records, summarize(records), "x")}
-    assert {"x-workers", "x-bandwidth", "x-gaps", "x-buffers"} <= made.keys()
-    assert [(row[2], row[7]) for row in made["x-workers"].rows] == [(1, "no"), (2, "yes"), (4, "no")]
-    assert made["x-bandwidth"].rows[0][2:] == (50e6, 80e6)
-    with_one_worker = made["x-gaps"].rows[-1]  # the slowest comes last
+    made = {figure.name: figure for figure in study_figures(records, summarize(records))}
+    assert {"workers", "bandwidth", "gaps", "buffers"} <= made.keys()
+    assert [(row[2], row[7]) for row in made["workers"].rows] == [(1, "no"), (2, "yes"), (4, "no")]
+    assert made["bandwidth"].rows[0][2:] == (50e6, 80e6)
+    with_one_worker = made["gaps"].rows[-1]  # the slowest comes last
     assert with_one_worker[2] == 0.5 and with_one_worker[-3:] == (0.5, 1.0, 0.5)
-    assert made["x-buffers"].rows[0][5] == 1.9
+    assert made["buffers"].rows[0][5] == 1.9
     assert all("<svg" in figures.svg(figure) for figure in made.values())
 
 
@@ -500,7 +505,7 @@ def test_the_strip_of_a_run_shows_its_stamps() -> None:
     )
     recording = Recording([segment], examples.FACTS)
     run = Run("a-run", examples.case(), "ok", "2025-01-02", 1.0, None, recording, [counter])
-    figure = timeline_figure(run, "a run", "x")
+    figure = timeline_figure(run, "a run")
     assert figure is not None
     rows = {(row[0], row[1], row[2]): row[3:] for row in figure.rows}
     assert rows["main loop", "wait for data", 1][:2] == (100.0, 160.0)
@@ -510,7 +515,7 @@ def test_the_strip_of_a_run_shows_its_stamps() -> None:
     assert rows["device", "stall", 1][:2] == (100.0, 160.0)
     flow = [row[3:] for row in figure.rows if row[0] == "storage"]
     assert flow == [(-200.0, 100.0, 10e6), (100.0, 400.0, 20e6)]
-    assert timeline_figure(replace(run, recording=None), "a run", "x") is None
+    assert timeline_figure(replace(run, recording=None), "a run") is None
 
 
 @pytest.mark.parametrize("num_runs", [250, pytest.param(1000, marks=pytest.mark.slow)])

@@ -4,6 +4,7 @@ import io
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ import example_records as examples
 import pytest
 from rich.console import Console
 
-from loaderbench.recording.record import GapShare
+from loaderbench.analysis.study import summarize
+from loaderbench.recording.record import GapShare, RunRecord
 from loaderbench.recording.store import StoredRun
+from loaderbench.recording.studies import SweepFacts
 from loaderbench.reporting import listing, terminal
+from loaderbench.reporting.studies import print_findings
 
 
 def shown(draw: Any, *args: Any, width: int = 80, whole: bool = False, **console: Any) -> str:
@@ -62,44 +66,46 @@ def test_what_was_not_measured_is_never_zero() -> None:
         assert "0" not in line
 
 
-def test_the_table_has_a_row_per_run_in_80_columns() -> None:
+def sweep(records: Sequence[RunRecord], console: Console) -> None:
+    print_findings(SweepFacts(len(records)), summarize(records), console, records)
+
+
+def test_the_table_has_a_row_for_each_setting_in_80_columns() -> None:
     records = examples.sweep()
-    lines = shown(terminal.print_table, records[::-1]).splitlines()
+    lines = shown(sweep, records[::-1]).splitlines()
     assert max(map(len, lines)) <= 80
-    start = next(number for number, line in enumerate(lines) if "images/s" in line)
-    rows = [line.split() for line in lines[start + 2 :] if line.strip()][: len(records)]
-    assert [row[0] for row in rows if row[0].isdigit()] == ["256", "512", "1024"]
-    assert "multiprocess 8w 1,860 ±2%    34.4 93    1    0    3    –   93 compute" in "\n".join(lines)
-    (failed,) = (row for row in rows if "dali" in row)
-    assert failed[-1] == "failed"
-    assert set(failed[failed.index("8w") + 1 : -1]) == {"–"}
+    start = next(number for number, line in enumerate(lines) if "images/s" in line and "res " in line)
+    rows = [line.split() for line in lines[start + 2 : start + 2 + 12]]
+    assert [row[0] for row in rows if row and row[0].isdigit()] == 3 * ["256"] + 3 * ["512"] + 3 * ["1024"]
     text = " ".join(" ".join(lines).split())
     assert "1024 dali 8w, failed: worker 3 was killed" in text
     assert "256: fastest of 3 settings is threaded 8w, 1," in text
     assert "±2% images/s (not told apart from multiprocess 8w). Limited by compute" in text
+    assert "Not shown, for lack of width: " in text
+    assert "Not shown, for lack of width: " not in shown(sweep, records, width=200)
 
 
 def test_runs_that_differ_in_more_than_the_loader_say_in_what() -> None:
     records = [
         examples.measured(batch_size=size, decoder=name) for size in (32, 64) for name in ("pillow", "turbojpeg")
     ]
-    text = " ".join(shown(terminal.print_table, records, width=120).split())
-    assert "multiprocess 8w batch 32 turbojpeg" in text
-    assert "batch" not in text.split("res loader")[0]
+    lines = shown(sweep, records, width=200).splitlines()
+    assert "multiprocess 8w batch 32 turbojpeg" in " ".join(" ".join(lines).split())
+    assert "batch" not in lines[0]
 
 
 def test_wide_figures_and_the_longest_verdict_do_not_break_the_table() -> None:
     record = examples.measured(device_ms=1.7, host_ms=1.7, ram_ms=1.7, real_ms=1.73, bottleneck="undetermined")
-    lines = shown(terminal.print_table, [record, examples.measured(loader="threaded")]).splitlines()
+    lines = shown(sweep, [record, examples.measured(loader="threaded")]).splitlines()
     assert max(map(len, lines)) <= 80
-    assert any("multiprocess 8w 36,994 ±2%" in line and line.rstrip().endswith("undetermined") for line in lines)
+    assert any("36,994 ±2%" in line and line.rstrip().endswith("undetermined") for line in lines)
 
 
 @pytest.mark.parametrize("name", ["[red]", "[/bold]", "a\x1b[31mb", "\udcff", "two\nlines"])
 def test_names_print_as_text(name: str) -> None:
     record = examples.summed_up(examples.measured(dataset_name=name), name)
     run = StoredRun("20250102-030405-006-x", Path("x"), "ok", None, record, name)
-    for draw, what in ((terminal.print_run, record), (terminal.print_table, [record]), (listing.print_list, [run])):
+    for draw, what in ((terminal.print_run, record), (sweep, [record]), (listing.print_list, [run])):
         text = shown(draw, what, force_terminal=True, color_system=None)
         expected = {"a\x1b[31mb": "a\ufffd[31mb", "\udcff": "?", "two\nlines": "two lines"}.get(name, name)
         assert expected in text
@@ -108,16 +114,19 @@ def test_names_print_as_text(name: str) -> None:
 
 def test_nothing_to_show_says_so() -> None:
     assert "no runs" in shown(listing.print_list, [])
-    assert "no runs" in shown(terminal.print_table, [])
 
 
 PRINT = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import example_records
-from loaderbench.reporting.terminal import make_console, print_run, print_table
+from loaderbench.analysis.study import summarize
+from loaderbench.recording.studies import SweepFacts
+from loaderbench.reporting.studies import print_findings
+from loaderbench.reporting.terminal import make_console, print_run
 print_run(example_records.measured(), make_console())
-print_table(example_records.sweep(), make_console())
+runs = example_records.sweep()
+print_findings(SweepFacts(len(runs)), summarize(runs), make_console(), runs)
 """
 
 

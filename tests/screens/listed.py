@@ -19,12 +19,9 @@ from unittest import mock
 import typer.main
 
 from loaderbench.commands import app
-from loaderbench.recording.caveats import Caveat
-from loaderbench.recording.record import Advice
-from loaderbench.reporting import watched_words, words
+from loaderbench.findings.row import Row
+from loaderbench.findings.table import SECTIONS, words
 from loaderbench.reporting.figures import Figure, _drawn
-from tests.reporting import example_records as examples
-from tests.reporting import test_words as makers
 from tests.screens import stored
 from tests.screens.facts import facts_of, split_json
 from tests.screens.golden import Made
@@ -230,21 +227,15 @@ def _others() -> Iterator[Kept]:
 
 
 def _worded() -> Iterator[Kept]:
-    for name, given, say in (
-        ("caveats", makers.CAVEATS, lambda code, details: words.sentence(Caveat(code, details))),
-        ("reasons", makers.REASONS, lambda code, details: words.REASONS[code](details)),
-        ("faults", makers.FAULTS, lambda code, details: words.FAULTS[code](details)),
-        ("notes", makers.NOTES, lambda code, details: words.NOTES[code](details)),
-        ("watched-notes", makers.WATCHED_NOTES, lambda code, details: watched_words.NOTES[code](details)),
-    ):
-        said = {code: [(details, say(code, details)) for details in every] for code, every in given.items()}
-        yield Sentences(f"words/{name}", said)
-    run = examples.measured()
-    advice = {
-        code: [(given, words.action(Advice(code, "prep", given[0], details=given[1]), run)) for given in every]
-        for code, every in makers.ADVICE.items()
-    }
-    yield Sentences("words/advice", advice)
+    for title, rows in SECTIONS.items():
+        said = {
+            row.code: [(details, _with_hint(row, words(row.code, details))) for details in row.examples] for row in rows
+        }
+        yield Sentences(f"words/{title.lower().replace(' ', '-')}", said)
+
+
+def _with_hint(row: Row, text: str) -> str:
+    return f"{text}: {row.hint}" if row.hint else text
 
 
 def _reported() -> Iterator[Kept]:
