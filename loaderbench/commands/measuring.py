@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from loaderbench.cases.options import Options
+from loaderbench.cases.study import StudyOptions
 from loaderbench.commands.options import OutputOptions
 from loaderbench.commands.ranked import Asked, measure_on_ranks
 from loaderbench.commands.terminal import check_json_target, end, progress, say, show_plan, write_json
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def measure(
-    options: Options,
+    options: StudyOptions,
     datasets: Sequence[tuple[str | None, int | None]],
     output: OutputOptions,
     *,
@@ -49,13 +49,11 @@ def measure(
     if all_reduce is not None:
         raise ConfigError("--all-reduce needs several ranks: start it under torchrun (docs/ranks.md)")
     from loaderbench.studies.refusals import planned
-    from loaderbench.studies.request import resolve
+    from loaderbench.studies.request import find_data_sets
 
     with progress("preparing the data set") as on_progress:
-        request = resolve(
-            options, datasets, on_note=lambda note: None if output.quiet else say(note), progress=on_progress
-        )
-    cases = planned(request)
+        subjects = find_data_sets(datasets, on_progress)
+    cases = planned(options, subjects, on_note=lambda note: None if output.quiet else say(note))
     if dry_run:
         show_plan(cases)
         return
@@ -65,8 +63,7 @@ def measure(
         from loaderbench.studies.sweep import SweepStudy
 
         store = Store(output.results)
-        loaders = [loader.name for loader in request.loaders]
-        study = SweepStudy(cases, store, loaders=loaders, resume=resume, tag=tag)
+        study = SweepStudy(cases, store, loaders=options.loader or (), resume=resume, tag=tag)
         if study.num_taken and not output.quiet:
             say(f"{study.num_taken} of {len(cases)} cases are finished and taken from {output.results}")
         ended = _run(study, output, verify=verify, ahead=ahead)

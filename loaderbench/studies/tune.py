@@ -27,7 +27,7 @@ from loaderbench.analysis.tuning import tuned
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import SCALED, Case
 from loaderbench.cases.options import RESULTS, TUNE_BUDGET_S
-from loaderbench.cases.options import options as asked_options
+from loaderbench.cases.study import read_options
 from loaderbench.errors import CaseFailed
 from loaderbench.recording.facts import SCHEMA, ScaleProbe
 from loaderbench.recording.record import RunRecord
@@ -85,7 +85,7 @@ def tune(
         CaseFailed: no setting could be measured.
         KeyboardInterrupt: the user ends it; what was measured is stored.
     """
-    asked = asked_options({"prefetch": PREFETCHES, **options}, of="tune")
+    asked = read_options({"prefetch": PREFETCHES, **options}, of="tune")
     check_tuning(asked, budget_s)
     (data_set,) = named_data_sets(dataset, asked, (DEFAULT_RESOLUTION,))
     cases, default = plan_tuning(asked, data_set, on_note=say, progress=no_progress)
