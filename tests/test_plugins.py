@@ -100,7 +100,7 @@ def test_tune_searches_them(small_set: Path, tmp_path: Path, monkeypatch: pytest
         {"loader": ["fake-loader", "threaded"], "decoder": "fake-decoder", "workers": 1, "prefetch": 2, "batch_size": 8,
          "device": "fake", "model": "fake-workload", "input_size": 64}
     )  # fmt: skip
-    cases, default = tuning.plan_tuning(asked, (str(small_set / "96"), None), on_note=no_note, progress=no_progress)
+    cases, default = tuning.plan_tuning(asked, str(small_set / "96"), on_note=no_note, progress=no_progress)
     assert {(case.feed.loader, case.feed.decoder) for case in cases} == {
         ("fake-loader", None), ("threaded", "fake-decoder"),
     }  # fmt: skip

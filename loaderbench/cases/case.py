@@ -15,7 +15,18 @@ from typing import Any, Literal, get_args
 
 from loaderbench import plain
 from loaderbench.cases.arms import ARMS, Arm
-from loaderbench.cases.options import Numbers, Option, Pairs, Side, Size, Words, case_option, option, options_of
+from loaderbench.cases.options import (
+    Numbers,
+    Option,
+    Pairs,
+    Side,
+    Size,
+    Words,
+    case_option,
+    flag_of,
+    option,
+    options_of,
+)
 from loaderbench.plain import Json, JsonObject
 
 CacheState = Literal["cold", "warm", "as-is"]
@@ -54,13 +65,13 @@ def flags(change: Change) -> str:
     """The change as options of the command line."""
     parts = []
     for name, value in change.items():
-        option = "--" + name.replace("_", "-")
+        flag = FLAGS.get(name, flag_of(name))
         if isinstance(value, Mapping):  # --loader-option KEY=VALUE, once for each
-            parts += [f"{option.removesuffix('s')} {key}={one}" for key, one in value.items()]
+            parts += [f"{flag} {key}={one}" for key, one in value.items()]
         elif isinstance(value, bool):
-            parts.append(option if value else f"--no-{option.removeprefix('--')}")
+            parts.append(flag if value else f"--no-{flag.removeprefix('--')}")
         elif value is not None:
-            parts.append(f"{option} {value}")
+            parts.append(f"{flag} {value}")
     return " ".join(parts)
 
 
@@ -327,3 +338,5 @@ OPTIONS: Mapping[str, Option] = {
     one.name: one for group in (Subject, Feed, Step, Shorthand, Effort) for one in options_of(group)
 }
 """Name → option of a study; names are unique."""
+FLAGS: Mapping[str, str] = {one.field: flag_of(name) for name, one in OPTIONS.items()}
+"""Field → its flag."""

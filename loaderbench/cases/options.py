@@ -359,6 +359,21 @@ class ModelOptions:
 
 
 @dataclass(frozen=True)
+class PrecisionOptions:
+    """What `loaderbench precision` is asked; None: the device's default."""
+
+    model: str = option("A torchvision classification model", "resnet50")
+    mode: str = option("train or infer", "train")
+    precisions: Words | None = option("Comma separated; fp32 always runs  [default: all]")
+    steps: int | None = option("Steps to time, and as many to compare with fp32  [default: 100; 30 on the CPU]")
+    batch_size: int | None = option("Samples per step  [default: 64; 8 on the CPU]")
+    input_size: int | None = option("Side of the images  [default: 224; 64 on the CPU]")
+    loss_scale: str | None = option("dynamic, or a whole number; training in fp16  [default: 128; amp-fp16: dynamic]")
+    device: str = option("auto (cuda, else cpu), cpu[:THREADS], cuda[:N], xpu[:N]", "auto")
+    seed: int = option("Seed of weights and batches", 0)
+
+
+@dataclass(frozen=True)
 class SizeOptions:
     """What `loaderbench model size` is asked."""
 

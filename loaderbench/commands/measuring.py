@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 def measure(
     options: StudyOptions,
-    datasets: Sequence[tuple[str | None, int | None]],
+    dataset: str | Sequence[str] | None,
     output: OutputOptions,
     *,
+    generated: Sequence[int] | None = None,
     dry_run: bool = False,
     verify: bool = False,
     resume: bool = False,
@@ -37,14 +38,17 @@ def measure(
     all_reduce: int | None = None,
 ) -> None:
     """Measure the cases that the options ask for, show and store them: several as a study; under a launcher beside the
-    other ranks."""
+    other ranks.
+
+    `dataset`, `generated`: as in find_data_sets.
+    """
     from loaderbench.running.ranks import rank_of
 
     rank = rank_of(os.environ)
     if rank is not None and rank.world_size > 1:
         given = {"--verify": verify, "--save-profile": save_profile is not None}
         alone = [name for name, is_given in given.items() if is_given]
-        measure_on_ranks(rank, Asked(options, datasets, output, dry_run, resume, tag, all_reduce, alone))
+        measure_on_ranks(rank, Asked(options, dataset, generated, output, dry_run, resume, tag, all_reduce, alone))
         return
     if all_reduce is not None:
         raise ConfigError("--all-reduce needs several ranks: start it under torchrun (docs/ranks.md)")
@@ -52,7 +56,7 @@ def measure(
     from loaderbench.studies.request import find_data_sets
 
     with progress("preparing the data set") as on_progress:
-        subjects = find_data_sets(datasets, on_progress)
+        subjects = find_data_sets(dataset, options, generated=generated, progress=on_progress)
     cases = planned(options, subjects, on_note=lambda note: None if output.quiet else say(note))
     if dry_run:
         show_plan(cases)

@@ -28,7 +28,8 @@ class Asked:
     """What the command was given."""
 
     options: StudyOptions
-    datasets: Sequence[tuple[str | None, int | None]]
+    dataset: str | Sequence[str] | None
+    generated: Sequence[int] | None
     output: OutputOptions
     dry_run: bool
     resume: bool
@@ -111,7 +112,9 @@ def _cases(asked: Asked, meeting: Meeting) -> list[Case]:
             say(line)
 
     meeting.doing("preparing the data set")
-    subjects = meeting.behind_rank_0("planned", lambda: find_data_sets(asked.datasets))
+    subjects = meeting.behind_rank_0(
+        "planned", lambda: find_data_sets(asked.dataset, asked.options, generated=asked.generated)
+    )
     cpus = max(1, usable_cpus() // meeting.num_local)  # the ranks of a node share its CPUs
     cases = planned(asked.options, subjects, on_note=note, cpus=cpus)
     cases = cases_of_rank(cases, meeting, device=asked.options.device, all_reduce=asked.all_reduce)

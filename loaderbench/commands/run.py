@@ -33,10 +33,10 @@ def run(
     output: OutputOptions,
 ) -> None:
     """Measure one case and say what limits it."""
-    from loaderbench.studies.request import DEFAULT_RESOLUTION, ONE_OF_EACH, named_data_sets
+    from loaderbench.studies.request import ONE_OF_EACH
 
     options.require_single("run", *ONE_OF_EACH)
     measure(
-        options, named_data_sets(dataset, options, (DEFAULT_RESOLUTION,)), output, dry_run=dry_run, verify=verify,
+        options, dataset, output, dry_run=dry_run, verify=verify,
         tag=tag, save_profile=save_profile, all_reduce=ranks.all_reduce,
     )  # fmt: skip

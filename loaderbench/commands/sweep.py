@@ -39,13 +39,15 @@ def sweep(
     output: OutputOptions,
 ) -> None:
     """Measure every combination of comma lists (or of a study in a file; 10,000 at most), and print them as a table."""
-    from loaderbench.studies.request import DEFAULT_RESOLUTIONS, named_data_sets
+    from loaderbench.studies.request import DEFAULT_RESOLUTIONS
 
     if dataset is not None and dataset.endswith(".toml"):
         options, dataset = _from_file(Path(dataset), options, given_on_command_line(context))
     sets = None if dataset is None else dataset.split(",")
-    datasets = named_data_sets(sets, options, DEFAULT_RESOLUTIONS)
-    measure(options, datasets, output, dry_run=dry_run, resume=resume, tag=tag, all_reduce=ranks.all_reduce)
+    measure(
+        options, sets, output, generated=DEFAULT_RESOLUTIONS, dry_run=dry_run, resume=resume, tag=tag,
+        all_reduce=ranks.all_reduce,
+    )  # fmt: skip
 
 
 def _from_file(path: Path, options: StudyOptions, given: set[str]) -> tuple[StudyOptions, str | None]:

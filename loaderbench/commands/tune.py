@@ -33,14 +33,12 @@ def tune(
     output: OutputOptions,
 ) -> None:
     """Find the fastest loader, decoder, workers and prefetch for a data set and a device."""
-    from loaderbench.studies.request import DEFAULT_RESOLUTION, named_data_sets
     from loaderbench.studies.tune_plan import check_tuning, describe, plan_tuning
 
     check_tuning(options, budget)
-    (data_set,) = named_data_sets(dataset, options, (DEFAULT_RESOLUTION,))
     tell = (lambda line: None) if output.quiet else say
     with progress("preparing the data set") as on_progress:
-        cases, default = plan_tuning(options, data_set, on_note=tell, progress=on_progress)
+        cases, default = plan_tuning(options, dataset, on_note=tell, progress=on_progress)
     if dry_run:
         for case in cases:
             echo(describe(case))

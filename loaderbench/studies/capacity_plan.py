@@ -51,13 +51,12 @@ def plan_capacity(dataset: str, options: StudyOptions, asked: CapacityOptions) -
     check_range("--steps", asked.steps, 1)
     options.require_single("capacity", *ONE_OF_EACH)
     options = options.changed(arms=Arm.REAL.value, duration=asked.duration, seed=asked.seed)
-    resolution = options.res[0] if options.res else None
     if options.device != "auto" and traits_of(options.device).computes:
         raise ConfigError(
             f"capacity starts many ranks on one machine, each with an emulated device: give --device emulated, not "
             f"{options.device}"
         )
-    (case,) = planned(options, find_data_sets([(dataset, resolution)]))
+    (case,) = planned(options, find_data_sets(dataset, options))
     _check_case(case)
     from loaderbench.images.index import index_images  # late: they need numpy
     from loaderbench.recording.capacity import Barrier, CapacityFacts

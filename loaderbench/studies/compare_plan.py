@@ -142,8 +142,7 @@ def plan_data_sets(
     """
     _check_targets(targets)
     labels = [label for label, _ in targets]
-    resolution = options.res[0] if options.res else None
-    found = find_data_sets([(dataset, resolution) for _, dataset in targets], progress)
+    found = find_data_sets([dataset for _, dataset in targets], options, progress=progress)
     sides = [replace(one, dataset_name=label) for one, label in zip(found, labels, strict=True)]
     folders, most = [one.dataset for one in sides], options.max_bytes
     check_number(rounds, len(sides))

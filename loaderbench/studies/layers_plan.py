@@ -92,11 +92,11 @@ def _case(model: str, options: ModelOptions, data: DataOptions, step: Step) -> C
     size = max(step.input_size or 0, LEAST_RUN_SIZE)
     asked = read_options(
         {
-            "cache": "as-is", "loader": data.loader, "workers": data.workers, "batch_size": step.batch_size,
-            "model": model, "mode": step.mode, "input_size": size, "precision": step.precision, "device": step.device,
-            "overlap": False, "seed": options.seed,
+            "res": data.resolution, "cache": "as-is", "loader": data.loader, "workers": data.workers,
+            "batch_size": step.batch_size, "model": model, "mode": step.mode, "input_size": size,
+            "precision": step.precision, "device": step.device, "overlap": False, "seed": options.seed,
         }
     )  # fmt: skip
     asked.require_single("model layers", "loader")
-    case = planned(asked, find_data_sets([(data.data, data.resolution)]))[0]
+    case = planned(asked, find_data_sets(data.data, asked))[0]
     return replace(case, step=replace(case.step, optimizer=step.optimizer, input_size=step.input_size))

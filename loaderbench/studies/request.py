@@ -49,8 +49,6 @@ Folder = str | os.PathLike[str]
 Say = Callable[[str], None]
 """Called with a line for the user."""
 Progress = Callable[[int, int], None]
-DataSet = tuple[str | None, int | None]
-"""(folder or name, stored resolution); None: the generated set, a tree without variants."""
 Fields = Mapping[str, Any]
 """Fields of a case → their values."""
 DEFAULT_RESOLUTION, DEFAULT_RESOLUTIONS = 256, (256, 512, 1024)
@@ -67,33 +65,35 @@ def no_note(note: str) -> None:
     """Ignores a note."""
 
 
-def named_data_sets(
-    dataset: Folder | Sequence[Folder] | None, options: StudyOptions, defaults: Sequence[int]
-) -> list[DataSet]:
-    """Each data set at each resolution. `defaults`: the resolutions of the generated set if none was given."""
-    sets: list[str | None] = [None]
-    if isinstance(dataset, str | os.PathLike):
-        sets = [os.fspath(dataset)]
-    elif dataset is not None:
-        sets = [os.fspath(one) for one in dataset]
-    resolutions: list[int | None] = [*(options.res or (defaults if sets == [None] else [None]))]
-    return [(one, resolution) for one in sets for resolution in resolutions]
+def find_data_sets(
+    dataset: Folder | Sequence[Folder] | None,
+    options: StudyOptions,
+    *,
+    generated: Sequence[int] | None = None,
+    progress: Progress = no_progress,
+) -> list[Subject]:
+    """What the cases will read: each data set at each resolution.
 
-
-def find_data_sets(data_sets: Iterable[DataSet], progress: Progress = no_progress) -> list[Subject]:
-    """What the cases will read, the generated data set made. `progress` is called while it is made.
+    Args:
+        dataset: folder or name of a data set, or several; None: the generated set, which is made if need be.
+        generated: resolutions of the generated set if the options give none; None: DEFAULT_RESOLUTION.
+        progress: called while it is made.
 
     Raises:
         ConfigError: there is no such data set, or it holds no image.
     """
+    if isinstance(dataset, str | os.PathLike):
+        dataset = [dataset]
+    sets = [None] if dataset is None else [os.fspath(one) for one in dataset]
+    resolutions = options.res or (generated or [DEFAULT_RESOLUTION] if dataset is None else [None])
     found = []
-    for dataset, resolution in data_sets:
+    for one, resolution in itertools.product(sets, resolutions):
         try:
-            path, name = resolve_dataset(dataset, resolution, progress=progress)
+            path, name = resolve_dataset(one, resolution, progress=progress)
         except UnavailableError as error:
             raise ConfigError(str(error)) from error
         if first_image(path) is None and record_of(path) is None:
-            list_images(_as_called(path, dataset), Listing())  # says what the folder holds instead
+            list_images(_as_called(path, one), Listing())  # says what the folder holds instead
         found.append(Subject(path, name, resolution))
     return found
 

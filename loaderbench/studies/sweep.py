@@ -22,13 +22,11 @@ from loaderbench.running.process import Ahead
 from loaderbench.studies.measure import OnMessage, finished_records, measure_case, unwatched
 from loaderbench.studies.refusals import planned
 from loaderbench.studies.request import (
-    DEFAULT_RESOLUTION,
     DEFAULT_RESOLUTIONS,
     ONE_OF_EACH,
     Folder,
     Say,
     find_data_sets,
-    named_data_sets,
     no_note,
 )
 from loaderbench.studies.verify import verify_record
@@ -75,8 +73,7 @@ def run(
     """
     asked = read_options(options)
     asked.require_single("run", *ONE_OF_EACH)
-    subjects = find_data_sets(named_data_sets(dataset, asked, (DEFAULT_RESOLUTION,)))
-    cases = planned(asked, subjects, on_note=say)
+    cases = planned(asked, find_data_sets(dataset, asked), on_note=say)
     if len(cases) > 1:
         raise ConfigError(f"these options ask for {len(cases)} runs, and run() returns one: use sweep()")
     study = SweepStudy(cases, Store(results), tag=tag)
@@ -106,7 +103,7 @@ def sweep(
         tag: a name to find the runs by; those that `resume` takes keep theirs.
     """
     asked = read_options({"loader": [*plugins.predictable_loaders()], **options})
-    subjects = find_data_sets(named_data_sets(dataset, asked, DEFAULT_RESOLUTIONS))
+    subjects = find_data_sets(dataset, asked, generated=DEFAULT_RESOLUTIONS)
     cases = planned(asked, subjects, on_note=say)
     study = SweepStudy(cases, Store(results), loaders=asked.loader or (), resume=resume, tag=tag)
     study.measure(on_message, lambda record: None)

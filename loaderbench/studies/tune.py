@@ -38,10 +38,8 @@ from loaderbench.running.supervisor import JobFailed, KeptChild
 from loaderbench.studies.likely import fair_order, likely, ranked, representatives
 from loaderbench.studies.measure import measure_case, measure_in, quiet
 from loaderbench.studies.request import (
-    DEFAULT_RESOLUTION,
     Folder,
     Say,
-    named_data_sets,
     no_note,
     no_progress,
 )
@@ -87,8 +85,7 @@ def tune(
     """
     asked = read_options({"prefetch": PREFETCHES, **options}, of="tune")
     check_tuning(asked, budget_s)
-    (data_set,) = named_data_sets(dataset, asked, (DEFAULT_RESOLUTION,))
-    cases, default = plan_tuning(asked, data_set, on_note=say, progress=no_progress)
+    cases, default = plan_tuning(asked, dataset, on_note=say, progress=no_progress)
     study = Tune(cases, default, budget_s, Store(results), say).run()
     assert isinstance(study.findings, Tuning)
     return study.findings

@@ -10,7 +10,7 @@ from loaderbench.devices.select import is_gpu
 from loaderbench.machine import usable_cpus
 from loaderbench.studies.refusals import planned
 from loaderbench.studies.request import (
-    DataSet,
+    Folder,
     Progress,
     Say,
     find_data_sets,
@@ -27,7 +27,7 @@ def check_tuning(options: StudyOptions, budget_s: float) -> None:
 
 
 def plan_tuning(
-    options: StudyOptions, dataset: DataSet, *, on_note: Say, progress: Progress
+    options: StudyOptions, dataset: Folder | None, *, on_note: Say, progress: Progress
 ) -> tuple[list[Case], Case]:
     """(the settings to search, the default with which the winner is compared).
 
@@ -37,7 +37,8 @@ def plan_tuning(
         ConfigError: a value out of range, or a contradiction.
     """
     cpus = usable_cpus()
-    formats = first_formats(() if dataset[0] is None else (dataset[0],))
+    subjects = find_data_sets(dataset, options, progress=progress)
+    formats = first_formats(one.dataset for one in subjects)
     usable = plugins.installed_loaders(with_gpu=is_gpu(options.device))
     reading = [one for one in usable if one.decoder is not None or formats <= set(one.traits.formats)]
     loaders = options.loader or [choice.name for choice in reading]
@@ -48,7 +49,7 @@ def plan_tuning(
         loader=loaders, decoder=decoders, workers=options.workers or sorted({max(1, cpus // 2), cpus, 2 * cpus}),
         arms=Arm.REAL.value, kernels=False, duration=10.0, ci_target=0.01,
     )  # fmt: skip
-    cases = planned(options, find_data_sets([dataset], progress), on_note=on_note)
+    cases = planned(options, subjects, on_note=on_note)
     if options.cache is None and cases[0].subject.cache == "as-is":  # the first to read a file would pay for the others
         cases = [case.changed(cache="warm") for case in cases]
     cases += [case for one in cases for case in _other_ways(one, scaled=options.decode_scale is None)]

@@ -162,7 +162,7 @@ def test_where_nothing_can_be_kept_the_next_decoder_takes_over_and_it_is_said_on
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
     chosen, notes = loader_choice("threaded").decoder, []
     options = read_options({"loader": ["threaded", "serial"], "workers": [1, 2], "device": "emulated"})
-    subjects = find_data_sets([(str(small_set / "96"), None)])
+    subjects = find_data_sets(small_set / "96", options)
     request.plan(options, subjects, on_note=notes.append)
     assert chosen is not None and chosen.name == "turbojpeg"
     (note,) = [note for note in notes if "libjpeg" in note]

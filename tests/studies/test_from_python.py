@@ -42,7 +42,7 @@ SCRIPTS = {
 from loaderbench.studies.sweep import SweepStudy
 
 asked = read_options({**tiny, "loader": ["synthetic", "serial"]})
-study = SweepStudy(plan(asked, find_data_sets([(tree, None)])), store)
+study = SweepStudy(plan(asked, find_data_sets(tree, asked)), store)
 study.measure(quiet, lambda record: print(record.case.feed.loader, record.status))
 found = study.store_study().findings
 print(len(found.rows), found.rows[0].rate.value > 0)
@@ -65,17 +65,19 @@ other.cleanup()
 from loaderbench.studies.tune import Tune, plan_tuning
 
 asked = read_options({**tiny, "loader": "serial", "decoder": "pillow", "prefetch": 2})
-cases, default = plan_tuning(asked, (tree, None), on_note=quiet, progress=quiet)
+cases, default = plan_tuning(asked, tree, on_note=quiet, progress=quiet)
 study = Tune(cases, cases[0], 20.0, store, lambda line: print(line.split(":")[0])).run()
 print(study.findings.winner.feed.loader, len(study.own_runs), len(study.runs))
 """,
     "precision": """
-from loaderbench.studies.precision import PrecisionRequest, PrecisionStudy, plan_precision
+from loaderbench.cases.options import PrecisionOptions
+from loaderbench.studies.precision import PrecisionStudy
+from loaderbench.studies.precision_plan import plan_precision
 
-request = PrecisionRequest(
-    "shufflenet_v2_x0_5", "infer", "cpu", ["bf16"], num_steps=2, batch_size=2, input_size=32
+options = PrecisionOptions(
+    "shufflenet_v2_x0_5", "infer", ["bf16"], device="cpu", steps=2, batch_size=2, input_size=32
 )
-study = PrecisionStudy(plan_precision(request), store)
+study = PrecisionStudy(plan_precision(options), store)
 study.run(quiet)
 print(*(mode.precision for mode in study.modes), *(mode.status for mode in study.modes))
 """,

@@ -402,7 +402,7 @@ def test_the_smallest_budget_searches_and_keeps_everything(
 def test_the_default_is_what_a_user_of_pytorch_has_whatever_the_order(seed: int, small_set: Path) -> None:
     loaders = ["threaded", "multiprocess"]
     asked = read_options({"res": 96, "loader": loaders, "workers": 2, "device": "emulated", "seed": seed})
-    _, default = plan_tuning(asked, (str(small_set), 96), on_note=lambda line: None, progress=lambda done, of: None)
+    _, default = plan_tuning(asked, str(small_set), on_note=lambda line: None, progress=lambda done, of: None)
     feed = default.feed
     assert (feed.loader, feed.decoder, feed.decode_scale, feed.output) == ("multiprocess", "pillow", None, "float32")
     assert (feed.loader_options, feed.decoder_options) == ({}, {})
@@ -433,7 +433,7 @@ def test_every_way_of_a_decoder_and_a_loader_is_a_setting(
         },
         of="tune",
     )  # fmt: skip
-    cases, _ = plan_tuning(asked, (str(small_set), 96), on_note=lambda line: None, progress=lambda done, of: None)
+    cases, _ = plan_tuning(asked, str(small_set), on_note=lambda line: None, progress=lambda done, of: None)
     pillows = {("multiprocess", ""), ("multiprocess", "direct"), ("threaded", "")}
     feeds = [one.feed for one in cases]
     by_pillow = [(one.loader, one.loader_options.get("samples", "")) for one in feeds if one.decoder == "pillow"]
@@ -525,7 +525,7 @@ def test_the_command_that_measures_the_winner_again_says_all_that_was_asked(
         },
         of="tune",
     )  # fmt: skip
-    cases, default = plan_tuning(asked, (str(small_set), 96), on_note=lambda line: None, progress=lambda done, of: None)
+    cases, default = plan_tuning(asked, str(small_set), on_note=lambda line: None, progress=lambda done, of: None)
     Machine(scaled_pipeline).install(monkeypatch)
     study = Tune(cases, default, 120.0, Store(tmp_path), lambda line: None).run()
     assert isinstance(study.findings, Tuning) and study.findings.winner is not None
@@ -536,7 +536,7 @@ def test_the_command_that_measures_the_winner_again_says_all_that_was_asked(
     monkeypatch.setattr(run_command, "measure", lambda given, sets, *rest, **more: taken.append((given, sets)))
     assert commands.call(*shlex.split(line)[1:]).code == 0
     ((given, sets),) = taken
-    (again,) = plan(given, find_data_sets(sets))
+    (again,) = plan(given, find_data_sets(sets, given))
     # then it is the same case
     assert winner.feed.decode_scale == "auto"
     assert (again.feed, again.step, again.subject.cache) == (winner.feed, winner.step, winner.subject.cache)
