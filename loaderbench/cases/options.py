@@ -10,11 +10,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar, get_origin
+from typing import Any, Literal, TypeVar, get_origin
 
 from loaderbench.errors import ConfigError
 from loaderbench.plain import type_hints
@@ -218,76 +217,59 @@ UNSET: Any = object()
 
 @dataclass(frozen=True)
 class Option:
-    """One option as it is read, whether from a flag, a study file or Python."""
+    """How an option is read and explained, whether it comes as a flag, in a study file or from Python."""
 
-    name: str
-    kind: Any
-    """Type of its value, `X | None` if None stands for the default."""
-    default: Any
     help: str
     """May hold `{words}` that the tables of plug-ins fill in (commands/options.py)."""
-    field: str
-    """The field that declares it."""
+    default: Any
+    """None: it depends on the other options."""
     many: bool = False
-    """Whether it may be a list, which spans a study."""
+    """It may be a list; each value gives cases of its own."""
+    kind: Any = None
+    """Type of its value; None stands for the field's own."""
+    name: str = ""
+    """Its name, if that is not the field's."""
     metavar: str | None = None
     flag: str | None = None
-    """Its name on the command line, if that is not `--name`."""
+    """What it is called on the command line, if that is not `--name`."""
+    field: str = ""
+    """The field that declares it."""
 
 
-def option(help_text: str, default: Any = None, *, metavar: str | None = None, flag: str | None = None) -> Any:
-    """Declare a field of a command's group as an option."""
-    return case_option(help_text, default, metavar=metavar, flag=flag)
+def option(help_text: str, default: Any = None, **declared: Any) -> Any:
+    """Declare a field of a command's group as an option. `declared`: fields of Option."""
+    return case_option(help_text, default, **declared)
 
 
-def case_option(
-    help_text: str,
-    stored: Any = MISSING,
-    *,
-    asked: Any = UNSET,
-    many: bool = False,
-    kind: Any = None,
-    name: str | None = None,
-    metavar: str | None = None,
-    flag: str | None = None,
-) -> Any:
+def case_option(help_text: str, stored: Any = MISSING, *, asked: Any = UNSET, **declared: Any) -> Any:
     """Declare a field of a case as an option.
 
     Args:
         stored: the field's own default, for records that lack it; left out, the field is required.
-        asked: the option's default, if it is not `stored`; None if the default depends on the other options.
-        many: the option may be a list, each of whose values gives a case.
-        kind: the type that reads the option, if the field's own does not.
-        name: the option's name, if it is not the field's.
+        asked: the option's default, if that is not `stored`.
+        declared: fields of Option.
     """
     default = asked if asked is not UNSET else None if stored is MISSING else stored
-    declared = {
-        "default": default, "help": help_text, "many": many, "kind": kind, "name": name, "metavar": metavar,
-        "flag": flag,
-    }  # fmt: skip
+    metadata = {"option": Option(help_text, default, **declared)}
     if isinstance(stored, dict):
-        return field(default_factory=dict, metadata=declared)
-    return field(default=stored, metadata=declared)
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=stored, metadata=metadata)
 
 
-def options_of(group: type[Any]) -> tuple[Option, ...]:
-    """The options among the fields of a dataclass, in their order."""
+def options_of(group: type[Any]) -> list[Option]:
+    """The options among the fields of a dataclass, in their order, with name, kind and field filled in."""
     found = []
     for one in dataclasses.fields(group):
-        if not one.metadata:
+        declared: Option | None = one.metadata.get("option")
+        if declared is None:
             continue
-        declared = dict(one.metadata)
-        kind: Any = declared.pop("kind") or base_type(type_hints(group)[one.name])
-        if get_origin(kind) is typing.Literal:
-            kind = str
-        if declared["many"]:
-            kind = MANY[kind]
-        default = declared.pop("default")
-        if kind in PARSED and default is not None:
-            default = kind.parse(default)
-        name = declared.pop("name") or one.name
-        found.append(Option(name, kind if default is not None else kind | None, default, field=one.name, **declared))
-    return tuple(found)
+        kind: Any = declared.kind or base_type(type_hints(group)[one.name])
+        kind = str if get_origin(kind) is Literal else kind
+        kind = MANY[kind] if declared.many else kind
+        default = kind.parse(declared.default) if kind in PARSED and declared.default is not None else declared.default
+        kind = kind if default is not None else kind | None
+        found.append(replace(declared, name=declared.name or one.name, kind=kind, default=default, field=one.name))
+    return found
 
 
 def flag_of(name: str) -> str:

@@ -129,9 +129,7 @@ def plan(
     """
     try:
         loaders = _loaders(options, first_formats(one.dataset for one in subjects), on_note)
-        decoders: list[DecoderChoice | None] = [plugins.decoder_choice(name) for name in options.decoder or ()] or [
-            None
-        ]
+        decoders: list[DecoderChoice | None] = [*map(plugins.decoder_choice, options.decoder or ())] or [None]
     except UnavailableError as error:  # nothing is known of it, so that no case can be planned
         raise ConfigError(str(error)) from error
     targets = _targets(options, on_note)
