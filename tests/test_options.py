@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import typer
 from commands import call
 
 from loaderbench.cases.case import OPTIONS
-from loaderbench.cases.options import Memory, Numbers, Rate, Side, Size, Time, flag_of, read
+from loaderbench.cases.options import (
+    Memory,
+    Numbers,
+    Pairs,
+    Rate,
+    Ratios,
+    Side,
+    Size,
+    Time,
+    case_option,
+    flag_of,
+    options_of,
+    read,
+)
 from loaderbench.cases.study import StudyOptions, read_options
 from loaderbench.commands import app, run, sweep
 from loaderbench.errors import ConfigError
@@ -125,6 +139,28 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., StudyOptions]:
         return taken[-1]
 
     return asked
+
+
+@dataclass(frozen=True)
+class Part:
+    """Of a case, as cases/case.py declares one."""
+
+    depth: int = case_option("How deep", many=True)
+    mode: Literal["fast", "slow"] = case_option("fast or slow", "slow", asked="fast")
+    sizes: Mapping[str, str] = case_option("KEY=VALUE", {}, asked=None, kind=Pairs, name="size")
+    width: float = case_option("How wide", 0.5, many=True)
+    measured: bool = False
+
+
+def test_an_option_is_one_field() -> None:
+    declared = [(one.field, one.name, one.kind, one.default) for one in options_of(Part)]
+    assert declared == [
+        ("depth", "depth", Numbers | None, None), ("mode", "mode", str, "fast"), ("sizes", "size", Pairs | None, None),
+        ("width", "width", Ratios, (0.5,)),
+    ]  # fmt: skip
+    assert Part(3) == Part(3, "slow", {}, 0.5, measured=False)
+    with pytest.raises(TypeError):
+        Part()
 
 
 def test_the_table_holds_every_option() -> None:

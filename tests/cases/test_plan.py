@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loaderbench.cases.arms import Arm
-from loaderbench.cases.case import Case, Subject
+from loaderbench.cases.case import FIELDS, OPTIONS, Case, Subject
 from loaderbench.cases.study import expected_seconds, read_options, read_study
 from loaderbench.errors import ConfigError
 from loaderbench.native import no_libjpeg, not_kept
@@ -48,6 +48,25 @@ def test_steps_are_limited_by_a_duration_that_was_given(asked: dict[str, Any], s
     for case in plan(**asked):
         assert (case.effort.duration_s, case.effort.is_limited) == (seconds, limited)
         assert expected_seconds(case) == seconds + 10  # docs/method.md: what is promised
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("mode", "infer"), ("overlap", False), ("input_size", 96), ("output", "uint8"), ("decoder_option", {"a": "b"}),
+        ("loader_option", {"a": "b"}), ("warmup", 3), ("steps", 5), ("duration", 7.0), ("max_bytes", 10**9),
+        ("ci_target", 0.5), ("kernels", False), ("max_failures", 0.5), ("seed", 7), ("batch_size", 3), ("prefetch", 5),
+        ("model", "resnet18"), ("precision", "bf16"), ("device", "emulated"), ("decoder", "turbojpeg"),
+        ("loader", "multiprocess"), ("workers", 3),
+    ],
+)  # fmt: skip
+def test_an_option_sets_the_field_that_declares_it(name: str, value: object) -> None:
+    field = OPTIONS[name].field
+    found = [getattr(getattr(case, FIELDS[field]), field) for case in plan(**{"loader": "multiprocess", name: value})]
+    if name == "device":
+        assert all(str(one).startswith("emulated") for one in found)
+    else:
+        assert found and all(one == value for one in found)
 
 
 def test_arms_are_asked_for_by_name() -> None:
