@@ -148,9 +148,7 @@ def plan_data_sets(
     check_number(rounds, len(sides))
     _check_apart(folders, labels)
     as_is = plan_rounds(options, sides, rounds, on_note)
-    in_turn(
-        as_is, sides, options.cache or ("as-is",), most
-    )  # refuses what is wrong before files are read to compare them
+    in_turn(as_is, sides, options.cache or ["as-is"], most)  # refused before files are read to compare them
     from loaderbench.images.same_files import HASHED_BYTES, check_same_files  # late: it needs numpy
 
     on_note(f"looking whether {' and '.join(labels)} hold the same files")
