@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from commands import call
 
-from loaderbench.cases.options import GROUPS, NAMES, is_count, read, whole_number
+from loaderbench.cases.case import OPTIONS
+from loaderbench.cases.options import is_count, read, whole_number
 from loaderbench.cases.study import MOST_CASES, check_number, read_study
 from loaderbench.devices import select
 from loaderbench.devices.profile import SHIPPED, load
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images.manifest import read_manifest, resolve_dataset
 from loaderbench.images.variants import parse_resolution
-from loaderbench.plain import type_hints
 from loaderbench.printable import short
 from loaderbench.recording.split_times import SplitTime, TableMachine, TableSubject
 from loaderbench.running.meeting import address_of
@@ -52,14 +52,13 @@ def refused_or_taken(do: Callable[[], object]) -> None:
         assert "\n" not in str(error) and 0 < len(str(error)) < 700
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OPTIONS)
 def test_each_option_reads_any_text(name: str) -> None:
-    kind = type_hints(GROUPS[NAMES[name]])[name]
     for value in (*VALUES, float("nan"), float("inf"), 10**400, -(10**400), [10**400], {"a": 10**400}):
-        refused_or_taken(lambda value=value: read(name, kind, value))
+        refused_or_taken(lambda value=value: read(name, OPTIONS[name].kind, value))
 
 
-@pytest.mark.parametrize("name", [*NAMES, "dataset"])
+@pytest.mark.parametrize("name", [*OPTIONS, "dataset"])
 def test_each_option_of_a_study_file_reads_any_value(name: str, tmp_path: Path) -> None:
     study = tmp_path / "study.toml"
     for value in TOML_VALUES:

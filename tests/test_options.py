@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import typer
 from commands import call
 
+from loaderbench.cases.case import OPTIONS
 from loaderbench.cases.options import (
-    GROUPS,
-    NAMES,
     Memory,
     Numbers,
-    Options,
+    Pairs,
     Rate,
+    Ratios,
     Side,
     Size,
     Time,
+    case_option,
     flag_of,
-    options,
-    over,
+    options_of,
     read,
 )
+from loaderbench.cases.study import StudyOptions, read_options
 from loaderbench.commands import app, run, sweep
 from loaderbench.errors import ConfigError
 from loaderbench.printable import short
@@ -78,7 +79,7 @@ def test_measuring_commands_take_the_options_by_their_names(name: str) -> None:
             "buffer_ratio", "loader_option", "decoder_option", "loss_scale",
         },
     }[name]  # fmt: skip
-    assert {flag_of(option) for option in NAMES} & flags == {flag_of(option) for option in set(NAMES) - left_out}
+    assert {flag_of(option) for option in OPTIONS} & flags == {flag_of(option) for option in set(OPTIONS) - left_out}
 
 
 # -- one meaning ------------------------------------------------------------------------------------------
@@ -126,13 +127,13 @@ def flags(name: str, texts: list[str]) -> list[str]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Options]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., StudyOptions]:
     """`asked(*flags)`: the options that reach the study from `loaderbench sweep *flags`."""
-    taken: list[Options] = []
+    taken: list[StudyOptions] = []
     monkeypatch.setattr(sweep, "measure", lambda options, datasets, output, **more: taken.append(options))
     monkeypatch.setattr(run, "measure", lambda options, datasets, output, **more: taken.append(options))
 
-    def asked(*arguments: str | Path, command: str = "sweep") -> Options:
+    def asked(*arguments: str | Path, command: str = "sweep") -> StudyOptions:
         ended = call(command, *arguments)
         assert ended.code == 0, ended.err
         return taken[-1]
@@ -140,12 +141,36 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Options]:
     return asked
 
 
+@dataclass(frozen=True)
+class Part:
+    """Of a case, as cases/case.py declares one."""
+
+    depth: int = case_option("How deep", many=True)
+    mode: Literal["fast", "slow"] = case_option("fast or slow", "slow", asked="fast")
+    sizes: Mapping[str, str] = case_option("KEY=VALUE", {}, asked=None, kind=Pairs, name="size")
+    width: float = case_option("How wide", 0.5, many=True)
+    measured: bool = False
+
+
+def test_an_option_is_one_field() -> None:
+    declared = [(one.field, one.name, one.kind, one.default) for one in options_of(Part)]
+    assert declared == [
+        ("depth", "depth", Numbers | None, None), ("mode", "mode", str, "fast"), ("sizes", "size", Pairs | None, None),
+        ("width", "width", Ratios, (0.5,)),
+    ]  # fmt: skip
+    assert Part(3) == Part(3, "slow", {}, 0.5, measured=False)
+    with pytest.raises(TypeError):
+        Part()
+
+
 def test_the_table_holds_every_option() -> None:
-    assert set(SAME) == set(NAMES)
+    assert set(SAME) == set(OPTIONS)
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_a_flag_a_study_file_and_python_say_the_same(name: str, asked: Callable[..., Options], tmp_path: Path) -> None:
+def test_a_flag_a_study_file_and_python_say_the_same(
+    name: str, asked: Callable[..., StudyOptions], tmp_path: Path
+) -> None:
     texts, values, toml = SAME[name]
     study = tmp_path / "study.toml"
     study.write_text(f"[study]\n{name.replace('_', '-')} = {toml}\n")
@@ -155,28 +180,21 @@ def test_a_flag_a_study_file_and_python_say_the_same(name: str, asked: Callable[
     assert by_flag != asked(*loader), "not the default, or nothing is shown"
     assert asked(study, *loader) == by_flag
     for value in values:
-        assert options({name: value, **loaders}) == by_flag, value
-        assert over(Options(), {name: value, **loaders}) == by_flag, value
-        assert type(getattr(getattr(options({name: value}), NAMES[name]), name)) is type(
-            getattr(getattr(by_flag, NAMES[name]), name)
-        )
+        assert read_options({name: value, **loaders}) == by_flag, value
+        assert read_options({}).changed(**{name: value, **loaders}) == by_flag, value
+        assert type(vars(read_options({name: value}))[name]) is type(vars(by_flag)[name])
     # and nothing else is touched
-    changed = {
-        field.name
-        for group in GROUPS
-        for field in dataclasses.fields(getattr(by_flag, group))
-        if getattr(getattr(by_flag, group), field.name) != getattr(getattr(Options(), group), field.name)
-    }
-    assert changed == {name, *loaders}
+    usual = vars(read_options({}))
+    assert {one for one, value in vars(by_flag).items() if value != usual[one]} == {name, *loaders}
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_a_flag_beats_the_study_file(name: str, asked: Callable[..., Options], tmp_path: Path) -> None:
+def test_a_flag_beats_the_study_file(name: str, asked: Callable[..., StudyOptions], tmp_path: Path) -> None:
     """Where it was given, even with the value that would have been its default."""
     _, _, toml = SAME[name]
     study = tmp_path / "study.toml"
     study.write_text(f"[study]\n{name} = {toml}\n")
-    default = getattr(getattr(Options(), NAMES[name]), name)
+    default = OPTIONS[name].default
     others = {
         "res": ["256"], "cache": ["cold"], "decoder": ["libjpeg"], "decode_scale": ["off"], "workers": ["1"],
         "io_threads": ["0"], "buffer_ratio": ["2"], "output": ["float32"], "loader_option": ["c=2"],
@@ -189,14 +207,14 @@ def test_a_flag_beats_the_study_file(name: str, asked: Callable[..., Options], t
     assert asked(study, *flags(name, given)) != asked(study)
 
 
-def test_full_size_is_said_in_a_word(asked: Callable[..., Options]) -> None:
-    assert asked("--input-size", "full").step == options({"input_size": "full"}).step
-    assert asked("--input-size", "full").step.input_size == 0 != asked().step.input_size
+def test_full_size_is_said_in_a_word(asked: Callable[..., StudyOptions]) -> None:
+    assert asked("--input-size", "full").input_size == read_options({"input_size": "full"}).input_size
+    assert asked("--input-size", "full").input_size == 0 != asked().input_size
 
 
-def test_a_command_s_own_defaults_are_its_own(asked: Callable[..., Options]) -> None:
-    assert asked(command="run") == Options()
-    assert asked() == options({"loader": ["serial", "multiprocess", "threaded"]})
+def test_a_command_s_own_defaults_are_its_own(asked: Callable[..., StudyOptions]) -> None:
+    assert asked(command="run") == read_options({})
+    assert asked() == read_options({"loader": ["serial", "multiprocess", "threaded"]})
 
 
 # -- what is refused -----------------------------------------------------------------------------------------
@@ -235,7 +253,7 @@ def test_what_cannot_be_read_is_refused_in_one_line_that_names_the_flag(
     }  # fmt: skip
     assert ended.lines == [f"loaderbench: {flag_of(name)} takes {wants[name]}, not {text!r}"]
     with pytest.raises(ConfigError, match=f"^{flag_of(name)} takes {wants[name]}, not ") as refused:
-        options({name: value})
+        read_options({name: value})
     assert "\n" not in str(refused.value)
 
 
@@ -302,7 +320,7 @@ def test_what_is_none_of_its_kind_is_refused(kind: Any, text: object, says: str)
 )  # fmt: skip
 def test_plain_values_of_another_kind_are_refused(name: str, value: object, wants: str) -> None:
     with pytest.raises(ConfigError, match=f"^{flag_of(name)} takes {wants}, not "):
-        options({name: value})
+        read_options({name: value})
 
 
 @pytest.mark.parametrize(("flag", "text"), [("--steps", "x"), ("--duration", "x"), ("--seed", "1.5")])
@@ -313,7 +331,7 @@ def test_plain_flags_of_another_kind_are_refused_in_one_line(flag: str, text: st
 
 def test_an_unknown_option_names_those_that_there_are() -> None:
     with pytest.raises(ConfigError, match=r"^no option 'worker'; there are: res, cache, loader"):
-        options({"worker": 2})
+        read_options({"worker": 2})
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from commands import records, run
 import loaderbench
 from loaderbench import plugins
 from loaderbench.cases.case import Case
-from loaderbench.cases.options import options
+from loaderbench.cases.study import read_options
 from loaderbench.cases.traits import LoaderTraits
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.recording.store import Store
@@ -96,11 +96,11 @@ def test_a_sweep_over_them_and_its_report(small_set: Path, tmp_path: Path) -> No
 @pytest.mark.usefixtures("installed")
 def test_tune_searches_them(small_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "FINAL_ROUNDS", 1)
-    asked = options(
+    asked = read_options(
         {"loader": ["fake-loader", "threaded"], "decoder": "fake-decoder", "workers": 1, "prefetch": 2, "batch_size": 8,
          "device": "fake", "model": "fake-workload", "input_size": 64}
     )  # fmt: skip
-    cases, default = tuning.plan_tuning(asked, (str(small_set / "96"), None), on_note=no_note, progress=no_progress)
+    cases, default = tuning.plan_tuning(asked, str(small_set / "96"), on_note=no_note, progress=no_progress)
     assert {(case.feed.loader, case.feed.decoder) for case in cases} == {
         ("fake-loader", None), ("threaded", "fake-decoder"),
     }  # fmt: skip

@@ -101,12 +101,14 @@ FED_ALIKE: tuple[Arm, ...] = (Arm.RAM, Arm.REAL, Arm.FREE, Arm.PREP)
 
 
 def parse_arms(names: Iterable[str]) -> tuple[Arm, ...]:
-    """The arms of these names, in the table's order.
+    """The arms of these names, or all, in the table's order.
 
     Raises:
         ConfigError: an unknown name, or `real` is not among them.
     """
     wanted = {name.strip() for name in names}
+    if wanted == {"all"}:
+        return ARMS
     if Arm.REAL not in wanted or wanted - set(ARMS):
         raise ConfigError(f"--arms must be all, or a list with {Arm.REAL} out of: {', '.join(ARMS)}")
     return tuple(arm for arm in ARMS if arm in wanted)

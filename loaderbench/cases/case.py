@@ -1,4 +1,8 @@
-"""What to run. A Case holds everything that may change a number, and nothing else, in four parts."""
+"""What to run. A Case holds everything that may change a number, and nothing else, in four parts.
+
+An option of a study is declared as the field that it sets: `case_option` gives its help, its default and whether it may
+be a list. The command line, study files and Python read it from there, and studies/request.py makes cases of the lists.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,18 @@ from typing import Any, Literal, get_args
 
 from loaderbench import plain
 from loaderbench.cases.arms import ARMS, Arm
+from loaderbench.cases.options import (
+    Numbers,
+    Option,
+    Pairs,
+    Side,
+    Size,
+    Words,
+    case_option,
+    flag_of,
+    option,
+    options_of,
+)
 from loaderbench.plain import Json, JsonObject
 
 CacheState = Literal["cold", "warm", "as-is"]
@@ -49,13 +65,13 @@ def flags(change: Change) -> str:
     """The change as options of the command line."""
     parts = []
     for name, value in change.items():
-        option = "--" + name.replace("_", "-")
+        flag = FLAGS.get(name, flag_of(name))
         if isinstance(value, Mapping):  # --loader-option KEY=VALUE, once for each
-            parts += [f"{option.removesuffix('s')} {key}={one}" for key, one in value.items()]
+            parts += [f"{flag} {key}={one}" for key, one in value.items()]
         elif isinstance(value, bool):
-            parts.append(option if value else f"--no-{option.removeprefix('--')}")
+            parts.append(flag if value else f"--no-{flag.removeprefix('--')}")
         elif value is not None:
-            parts.append(f"{option} {value}")
+            parts.append(f"{flag} {value}")
     return " ".join(parts)
 
 
@@ -82,9 +98,11 @@ class Subject:
     """Absolute path of the image tree that is read (the variant's folder, not the set's)."""
     dataset_name: str
     """What the user called it."""
-    resolution: int | None
+    resolution: int | None = case_option("Stored resolution: the data set's variant N", name="res", many=True)
     """Stored resolution (`--res`), None for a tree without variants."""
-    cache: CacheState = "as-is"
+    cache: CacheState = case_option(
+        "cold, warm or as-is  [default: cold where eviction can be proven, else as-is]", "as-is", asked=None, many=True
+    )
     """State of the page cache that the files are read in."""
     shard: str | None = None
     """`2/4`: of the files, those with the numbers 2, 6, 10 …, counted from 0; None: all."""
@@ -94,22 +112,32 @@ class Subject:
 class Feed:
     """What turns files into batches."""
 
-    loader: str
-    decoder: str | None
+    loader: str = case_option("{loaders}: docs/loaders.md  [default: {default_loader}]", many=True)
+    decoder: str | None = case_option("{decoders}  [default: {default_decoder}]", many=True)
     """None for a loader that decodes for itself or does not decode."""
-    workers: int
+    workers: int = case_option("Processes or threads  [default: usable CPUs]", many=True)
     """Processes or threads that prepare batches; 0 for the serial loader."""
-    prefetch: int = 2
+    prefetch: int = case_option("Batches prepared ahead, per worker", 2, many=True)
     """Batches prepared ahead, per worker."""
-    output: Output = "float32"
+    output: Output = case_option(
+        "What the loader hands over: float32 or uint8  [default: {default_output}]", "float32", asked=None
+    )
     """Pixel type that the loader hands over: float32 (normalized) or uint8 (normalized on the device)."""
-    buffer_ratio: float | None = None
+    buffer_ratio: float | None = case_option(
+        "Also short runs that begin with a full buffer: its size ÷ their iterations, e.g. 0.1,0.5,1.0", None, many=True
+    )
     """Prefetch buffer ÷ iterations of short runs, which are then measured beside the arms; None: no short runs."""
-    decode_scale: DecodeScale | None = None
+    decode_scale: DecodeScale | None = case_option(
+        "auto: decode large crops at 1/2, 1/4 or 1/8; for --decoder {scaling_decoders}  [default: off]", None
+    )
     """`auto`: large crops are decoded at 1/2, 1/4 or 1/8, never below the sample's size; `off`: at full size. None:
     the decoder cannot scale."""
-    loader_options: Mapping[str, str] = field(default_factory=dict)
-    decoder_options: Mapping[str, str] = field(default_factory=dict)
+    loader_options: Mapping[str, str] = case_option(
+        "KEY=VALUE for the loader; may be repeated", {}, asked=None, kind=Pairs, name="loader_option"
+    )
+    decoder_options: Mapping[str, str] = case_option(
+        "KEY=VALUE for the decoder; may be repeated", {}, asked=None, kind=Pairs, name="decoder_option"
+    )
 
     @property
     def setting(self) -> Change:
@@ -140,17 +168,22 @@ class Feed:
 class Step:
     """What is done with a batch, and on what."""
 
-    model: str
-    mode: Mode
-    precision: Precision
-    device: str
+    model: str = case_option("{models}", asked="resnet50", many=True)
+    mode: Mode = case_option("train or infer", asked="train")
+    precision: Precision = case_option(
+        "fp32, tf32, bf16, fp16, pure-bf16, pure-fp16, amp-bf16, amp-fp16  [default: amp-bf16; fp32 on the CPU]",
+        many=True,
+    )
+    device: str = case_option("auto, {devices}", asked="auto")
     """As `--device` was resolved; the room `devices` alone reads it."""
-    batch_size: int
-    input_size: int | None
+    batch_size: int = case_option("Samples per step", asked=64, many=True)
+    input_size: int | None = case_option("Side of the square input of the model, or full", asked=224, kind=Side)
     """Side of the square the model sees; None (`full`) is the stored image uncropped."""
-    loss_scale: str | None = None
+    loss_scale: str | None = case_option(
+        "dynamic, or a whole number; training in fp16  [default: 128; amp-fp16: dynamic]", None
+    )
     """`dynamic`, or a whole number by which the loss is multiplied; None: the precision's default."""
-    overlap: bool = True
+    overlap: bool = case_option("Copy batches on a stream of their own, beside the compute", True)
     """Copies to the device run beside the compute of earlier steps, on a stream of their own."""
     optimizer: Optimizer = "sgd"
     """Of training: SGD with momentum keeps one value for each parameter, Adam two."""
@@ -164,25 +197,39 @@ class Step:
 class Effort:
     """How long and how thoroughly to measure."""
 
-    arms: tuple[Arm, ...] = ARMS
-    warmup: int | None = None
+    arms: tuple[Arm, ...] = case_option(
+        "all, real, or a comma list of device,host,ram,real,free,fetch", ARMS, asked="all", kind=Words
+    )
+    warmup: int | None = case_option("Warm-up steps of each window  [default: until steady]", None)
     """Warm-up steps of each window; None: until the loader's queue is steady."""
-    steps: int | None = None
+    steps: int | None = case_option(
+        "Measured steps of each arm, all of them unless --duration is given too  [default: until --ci-target]", None
+    )
     """Measured steps of each arm, whatever time they take; None: until `ci_target` or `duration_s`."""
-    duration_s: float = DURATION_S
+    duration_s: float = case_option(
+        "Time limit for measuring a case, in seconds  [default: 60; with --steps none]",
+        DURATION_S, asked=None, name="duration",
+    )  # fmt: skip
     """Most seconds of measuring, all arms together. With `steps`, unless `strict_duration`, only what is usual."""
     strict_duration: bool = False
     """`duration_s` was asked for beside `steps`: it ends the run even where it leaves some of them."""
-    max_bytes: int | None = None
+    max_bytes: int | None = case_option(
+        "Limit on the bytes read from the data set's storage: 500M, 20G …  [default: no limit]",
+        None, kind=Size, metavar="SIZE",
+    )  # fmt: skip
     """Limit on the bytes read from the data set's storage; None: no limit."""
-    ci_target: float = 0.03
+    ci_target: float = case_option("Stop at this 95 % half-width, as a fraction of the step time", 0.03)
     """Stop when the 95 % half-width of every arm's step time is at most this fraction."""
-    kernels: bool = True
+    kernels: bool = case_option("Trace a few steps after the arms, for the gaps between the device's kernels", True)
     """Trace a short window of steps after the arms, for the kernel gaps."""
-    max_failure_fraction: float = 0.01
+    max_failure_fraction: float = case_option(
+        "Fraction of undecodable images above which a case fails", 0.01, name="max_failures"
+    )
     """More undecodable images than this fraction of those read fail the case."""
-    seed: int = 0
-    repeat: int = 0
+    seed: int = case_option("Seed of order and augmentation", 0)
+    repeat: int = case_option(
+        "Processes per case; the interval then rests on whole processes", 0, asked=1, name="repeats"
+    )
     """Which of `--repeats` processes this is."""
 
     @property
@@ -214,6 +261,14 @@ class Case:
         decoder = f"+{feed.decoder}" if feed.decoder else ""
         shard = f" shard {subject.shard}" if subject.shard else ""
         return f"{where} {feed.loader}{decoder} w{feed.workers} b{step.batch_size} {step.device}{shard}"
+
+    @classmethod
+    def of(cls, fields: Mapping[str, object]) -> Case:
+        """The case with these fields, whichever part they belong to."""
+        return cls(**{
+            name: kind(**{one: value for one, value in fields.items() if FIELDS[one] == name})
+            for name, kind in PARTS.items()
+        })  # fmt: skip
 
     def changed(self, **fields: Any) -> Case:
         """The case with these fields changed, whichever part they belong to.
@@ -265,3 +320,23 @@ PARTS: Mapping[str, type[Any]] = {"subject": Subject, "feed": Feed, "step": Step
 FIELDS: Mapping[str, str] = {one.name: part for part, kind in PARTS.items() for one in dataclasses.fields(kind)}
 """Field → the part that holds it."""
 assert len(FIELDS) == sum(len(dataclasses.fields(kind)) for kind in PARTS.values()), "the JSON form is flat"
+
+
+@dataclass(frozen=True)
+class Shorthand:
+    """Options that are part of another field of the case."""
+
+    io_threads: int | None = option(
+        "Threads that only read, ahead of the workers; for --loader {ahead_loaders}  [default: 0]"
+    )
+    """One of the `loader_options`."""
+    input_shape: Numbers | None = option("Shape of a sample that your own model takes: 3,224,224  [default: of images]")
+    """Gives the `input_size`."""
+
+
+OPTIONS: Mapping[str, Option] = {
+    one.name: one for group in (Subject, Feed, Step, Shorthand, Effort) for one in options_of(group)
+}
+"""Name → option of a study; names are unique."""
+FLAGS: Mapping[str, str] = {one.field: flag_of(name) for name, one in OPTIONS.items()}
+"""Field → its flag."""

@@ -1,7 +1,8 @@
-"""What can be asked for, each option declared once: for the command line, for study files and for Python.
+"""How options are declared and read, for the command line, study files and Python alike.
 
-An option is a field of one of the groups below, with its help. Lists are comma separated as flags, and any sequence in
-Python; a single value is a list of one.
+An option is a field with its help. Those of a study are fields of a case (cases/case.py); those of one command are
+fields of the groups at the end of this file. Lists are comma separated as flags, and any sequence in Python; a single
+value is a list of one.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_origin
 
 from loaderbench.errors import ConfigError
 from loaderbench.plain import type_hints
@@ -209,63 +210,119 @@ PARSED: tuple[Any, ...] = (Words, Numbers, Ratios, Side, Size, Memory, Rate, Tim
 """Types that read texts themselves."""
 
 
-def option(help_text: str, default: Any = None, *, metavar: str | None = None, flag: str | None = None) -> Any:
-    """A field that is an option.
+MANY: Mapping[Any, Any] = {int: Numbers, float: Ratios, str: Words}
+"""Type of a value → type of a list of such values."""
+UNSET: Any = object()
 
-    `help_text` may hold `{words}` that the tables of plug-ins give (commands/options.py). `flag`: its name on the
-    command line, where that is not the field's.
+
+@dataclass(frozen=True)
+class Option:
+    """How an option is read and explained, whether it comes as a flag, in a study file or from Python."""
+
+    help: str
+    """May hold `{words}` that the tables of plug-ins fill in (commands/options.py)."""
+    default: Any
+    """None: it depends on the other options."""
+    many: bool = False
+    """It may be a list; each value gives cases of its own."""
+    kind: Any = None
+    """Type of its value; None stands for the field's own."""
+    name: str = ""
+    """Its name, if that is not the field's."""
+    metavar: str | None = None
+    flag: str | None = None
+    """What it is called on the command line, if that is not `--name`."""
+    field: str = ""
+    """The field that declares it."""
+
+
+def option(help_text: str, default: Any = None, **declared: Any) -> Any:
+    """Declare a field of a command's group as an option. `declared`: fields of Option."""
+    return case_option(help_text, default, **declared)
+
+
+def case_option(help_text: str, stored: Any = MISSING, *, asked: Any = UNSET, **declared: Any) -> Any:
+    """Declare a field of a case as an option.
+
+    Args:
+        stored: the field's own default, for records that lack it; left out, the field is required.
+        asked: the option's default, if that is not `stored`.
+        declared: fields of Option.
     """
-    return field(default=default, metadata={"help": help_text, "metavar": metavar, "flag": flag})
+    default = asked if asked is not UNSET else None if stored is MISSING else stored
+    metadata = {"option": Option(help_text, default, **declared)}
+    if isinstance(stored, dict):
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=stored, metadata=metadata)
 
 
-# -- the options -------------------------------------------------------------------------------------------
+def options_of(group: type[Any]) -> list[Option]:
+    """The options among the fields of a dataclass, in their order, with name, kind and field filled in."""
+    found = []
+    for one in dataclasses.fields(group):
+        declared: Option | None = one.metadata.get("option")
+        if declared is None:
+            continue
+        kind: Any = declared.kind or base_type(type_hints(group)[one.name])
+        kind = str if get_origin(kind) is Literal else kind
+        kind = MANY[kind] if declared.many else kind
+        default = kind.parse(declared.default) if kind in PARSED and declared.default is not None else declared.default
+        kind = kind if default is not None else kind | None
+        found.append(replace(declared, name=declared.name or one.name, kind=kind, default=default, field=one.name))
+    return found
 
 
-@dataclass(frozen=True)
-class SubjectOptions:
-    """What is read."""
-
-    res: Numbers | None = option("Stored resolution: the data set's variant N")
-    cache: Words | None = option("cold, warm or as-is  [default: cold where eviction can be proven, else as-is]")
+def flag_of(name: str) -> str:
+    """`batch_size` → `--batch-size`."""
+    return f"--{name.replace('_', '-')}"
 
 
-@dataclass(frozen=True)
-class FeedOptions:
-    """What turns files into batches."""
+def base_type(kind: Any) -> Any:
+    """The type of an option without the None that stands for its default."""
+    members = [member for member in getattr(kind, "__args__", ()) if member is not type(None)]
+    return members[0] if type(None) in getattr(kind, "__args__", ()) and len(members) == 1 else kind
 
-    loader: Words | None = option("{loaders}: docs/loaders.md  [default: {default_loader}]")
-    decoder: Words | None = option("{decoders}  [default: {default_decoder}]")
-    decode_scale: str | None = option(
-        "auto: decode large crops at 1/2, 1/4 or 1/8; for --decoder {scaling_decoders}  [default: off]"
+
+def read(name: str, kind: Any, given: object) -> Any:
+    """The value of the option `name`, from a flag's text or from Python. None stays None.
+
+    Raises:
+        ConfigError: it is not of that kind.
+    """
+    wanted = base_type(kind)
+    if given is None and wanted is not kind:
+        return None
+    if wanted in PARSED:
+        try:
+            return given if isinstance(given, wanted) else wanted.parse(given)
+        except (ValueError, TypeError) as error:
+            part = error.args[0] if isinstance(error, NoOption) else given
+            raise ConfigError(f"{flag_of(name)} takes {wanted.wants}, not {_quoted(part)}") from None
+    accepted = {float: (int, float), Path: (str, Path), str: (str, int)}.get(wanted, (wanted,))
+    if not isinstance(given, accepted) or (isinstance(given, bool) and wanted is not bool):
+        words = {str: "text", int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}
+        raise ConfigError(f"{flag_of(name)} takes {words[wanted]}, not {_quoted(given)}")
+    if isinstance(given, int) and abs(given) > LARGEST:
+        raise ConfigError(f"{flag_of(name)} takes a number of at most 18 digits, not {_quoted(given)}")
+    return wanted(given)
+
+
+def _quoted(given: object) -> str:
+    return repr(short(given)) if isinstance(given, str) else short(given)
+
+
+def group(kind: type[G], given: Mapping[str, object]) -> G:
+    """One group of options out of `given`; those that are not there take their defaults.
+
+    Raises:
+        ConfigError: a value is of another kind.
+    """
+    return kind(
+        **{one.name: read(one.name, one.kind, given[one.name]) for one in options_of(kind) if one.name in given}
     )
-    workers: Numbers | None = option("Processes or threads  [default: usable CPUs]")
-    io_threads: int | None = option(
-        "Threads that only read, ahead of the workers; for --loader {ahead_loaders}  [default: 0]"
-    )
-    prefetch: Numbers = option("Batches prepared ahead, per worker", Numbers((2,)))
-    buffer_ratio: Ratios | None = option(
-        "Also short runs that begin with a full buffer: its size ÷ their iterations, e.g. 0.1,0.5,1.0"
-    )
-    output: str | None = option("What the loader hands over: float32 or uint8  [default: {default_output}]")
-    loader_option: Pairs | None = option("KEY=VALUE for the loader; may be repeated")
-    decoder_option: Pairs | None = option("KEY=VALUE for the decoder; may be repeated")
 
 
-@dataclass(frozen=True)
-class StepOptions:
-    """What is done with a batch, and on what."""
-
-    batch_size: Numbers = option("Samples per step", Numbers((64,)))
-    model: Words = option("{models}", Words(("resnet50",)))
-    mode: str = option("train or infer", "train")
-    input_size: Side = option("Side of the square input of the model, or full", Side(224))
-    input_shape: Numbers | None = option("Shape of a sample that your own model takes: 3,224,224  [default: of images]")
-    precision: Words | None = option(
-        "fp32, tf32, bf16, fp16, pure-bf16, pure-fp16, amp-bf16, amp-fp16  [default: amp-bf16; fp32 on the CPU]"
-    )
-    loss_scale: str | None = option("dynamic, or a whole number; training in fp16  [default: 128; amp-fp16: dynamic]")
-    overlap: bool = option("Copy batches on a stream of their own, beside the compute", True)
-    device: str = option("auto, {devices}", "auto")
+# -- options of one command -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -280,6 +337,21 @@ class ModelOptions:
     )
     optimizer: str = option("sgd (with momentum) or adam; in training", "sgd")
     device: str = option("auto (cuda, else cpu), {devices}", "auto")
+    seed: int = option("Seed of weights and batches", 0)
+
+
+@dataclass(frozen=True)
+class PrecisionOptions:
+    """What `loaderbench precision` is asked; None: the device's default."""
+
+    model: str = option("A torchvision classification model", "resnet50")
+    mode: str = option("train or infer", "train")
+    precisions: Words | None = option("Comma separated; fp32 always runs  [default: all]")
+    steps: int | None = option("Steps to time, and as many to compare with fp32  [default: 100; 30 on the CPU]")
+    batch_size: int | None = option("Samples per step  [default: 64; 8 on the CPU]")
+    input_size: int | None = option("Side of the images  [default: 224; 64 on the CPU]")
+    loss_scale: str | None = option("dynamic, or a whole number; training in fp16  [default: 128; amp-fp16: dynamic]")
+    device: str = option("auto (cuda, else cpu), cpu[:THREADS], cuda[:N], xpu[:N]", "auto")
     seed: int = option("Seed of weights and batches", 0)
 
 
@@ -343,139 +415,3 @@ class RankOptions:
         "Under torchrun: also run windows whose every step ends with an all-reduce of so many bytes: 100M",
         metavar="SIZE",
     )
-
-
-@dataclass(frozen=True)
-class EffortOptions:
-    """How long and how thoroughly to measure."""
-
-    arms: Words = option("all, real, or a comma list of device,host,ram,real,free,fetch", Words(("all",)))
-    steps: int | None = option(
-        "Measured steps of each arm, all of them unless --duration is given too  [default: until --ci-target]"
-    )
-    duration: float | None = option("Time limit for measuring a case, in seconds  [default: 60; with --steps none]")
-    ci_target: float = option("Stop at this 95 % half-width, as a fraction of the step time", 0.03)
-    max_bytes: Size | None = option(
-        "Limit on the bytes read from the data set's storage: 500M, 20G …  [default: no limit]", metavar="SIZE"
-    )
-    warmup: int | None = option("Warm-up steps of each window  [default: until steady]")
-    repeats: int = option("Processes per case; the interval then rests on whole processes", 1)
-    kernels: bool = option("Trace a few steps after the arms, for the gaps between the device's kernels", True)
-    seed: int = option("Seed of order and augmentation", 0)
-    max_failures: float = option("Fraction of undecodable images above which a case fails", 0.01)
-
-
-@dataclass(frozen=True)
-class Options:
-    """Everything that a study can be asked for; names are unique over the groups."""
-
-    subject: SubjectOptions = SubjectOptions()
-    feed: FeedOptions = FeedOptions()
-    step: StepOptions = StepOptions()
-    effort: EffortOptions = EffortOptions()
-
-
-GROUPS: Mapping[str, type[Any]] = {
-    "subject": SubjectOptions,
-    "feed": FeedOptions,
-    "step": StepOptions,
-    "effort": EffortOptions,
-}
-NAMES: Mapping[str, str] = {one.name: group for group, kind in GROUPS.items() for one in dataclasses.fields(kind)}
-"""Option → its group."""
-
-
-def flag_of(name: str) -> str:
-    """`batch_size` → `--batch-size`."""
-    return f"--{name.replace('_', '-')}"
-
-
-def base_type(kind: Any) -> Any:
-    """The type of an option without the None that stands for its default."""
-    members = [member for member in getattr(kind, "__args__", ()) if member is not type(None)]
-    return members[0] if type(None) in getattr(kind, "__args__", ()) and len(members) == 1 else kind
-
-
-def read(name: str, kind: Any, given: object) -> Any:
-    """The value of the option `name`, from a flag's text or from Python. None stays None.
-
-    Raises:
-        ConfigError: it is not of that kind.
-    """
-    wanted = base_type(kind)
-    if given is None and wanted is not kind:
-        return None
-    if wanted in PARSED:
-        try:
-            return given if isinstance(given, wanted) else wanted.parse(given)
-        except (ValueError, TypeError) as error:
-            part = error.args[0] if isinstance(error, NoOption) else given
-            raise ConfigError(f"{flag_of(name)} takes {wanted.wants}, not {_quoted(part)}") from None
-    accepted = {float: (int, float), Path: (str, Path), str: (str, int)}.get(wanted, (wanted,))
-    if not isinstance(given, accepted) or (isinstance(given, bool) and wanted is not bool):
-        words = {str: "text", int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}
-        raise ConfigError(f"{flag_of(name)} takes {words[wanted]}, not {_quoted(given)}")
-    if isinstance(given, int) and abs(given) > LARGEST:
-        raise ConfigError(f"{flag_of(name)} takes a number of at most 18 digits, not {_quoted(given)}")
-    return wanted(given)
-
-
-def _quoted(given: object) -> str:
-    return repr(short(given)) if isinstance(given, str) else short(given)
-
-
-def group(kind: type[G], given: Mapping[str, object]) -> G:
-    """One group of options out of `given`; those that are not there take their defaults.
-
-    Raises:
-        ConfigError: a value is of another kind.
-    """
-    hints = type_hints(kind)
-    return kind(**{name: read(name, hints[name], given[name]) for name in hints if name in given})
-
-
-LEFT_OUT: Mapping[str, tuple[str, ...]] = {
-    "tune": (
-        "arms", "steps", "duration", "ci_target", "max_bytes", "warmup", "repeats", "kernels", "io_threads",
-         "buffer_ratio", "loader_option", "decoder_option", "loss_scale",
-    ),
-    "compare": ("decode_scale", "io_threads", "buffer_ratio", "repeats"),
-}  # fmt: skip
-"""The options that a study sets itself or has no use for."""
-
-
-def options(given: Mapping[str, object], *, of: str | None = None) -> Options:
-    """All groups out of `given`. `of`: the study that they are for, where that leaves some out.
-
-    Raises:
-        ConfigError: an unknown option, or a value of another kind.
-    """
-    known = [name for name in NAMES if of is None or name not in LEFT_OUT[of]]
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        raise ConfigError(f"no option '{unknown[0]}'{f' of {of}' if of else ''}; there are: {', '.join(known)}")
-    return Options(
-        group(SubjectOptions, given), group(FeedOptions, given), group(StepOptions, given), group(EffortOptions, given)
-    )
-
-
-def one_of_each(what: str, given: Options, *names: str) -> None:
-    """Raises ConfigError where one of these options is a list of several and `what` takes one value."""
-    for name in names:
-        values = getattr(getattr(given, NAMES[name]), name)
-        if values is not None and len(values) > 1:
-            raise ConfigError(f"{what} takes one {flag_of(name)}: use `loaderbench sweep` for a list")
-
-
-def over(options_given: Options, changes: Mapping[str, object]) -> Options:
-    """The options with some of them changed.
-
-    Raises:
-        ConfigError: an unknown option, or a value of another kind.
-    """
-    checked = options(changes)
-    made = {}
-    for name in GROUPS:
-        mine = {one: getattr(getattr(checked, name), one) for one in changes if NAMES[one] == name}
-        made[name] = dataclasses.replace(getattr(options_given, name), **mine)
-    return Options(**made)

@@ -1,39 +1,18 @@
-"""Flags → cases. Pure planning: names are checked and contradictions refused before anything runs."""
+"""The options of a study: their values, from the command line, a study file or Python, and the checks of them."""
 
 from __future__ import annotations
 
 import difflib
-import itertools
 import math
-import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from loaderbench.cases.arms import ARMS, parse_arms
-from loaderbench.cases.case import (
-    CACHE_STATES,
-    DECODE_SCALES,
-    DURATION_S,
-    MODES,
-    OUTPUTS,
-    PRECISIONS,
-    SHORT_RUN_STEPS,
-    Case,
-    Change,
-    DecodeScale,
-    Effort,
-    Feed,
-    FieldValue,
-    Step,
-    Subject,
-)
-from loaderbench.cases.options import GROUPS, LARGEST, NAMES, EffortOptions, StepOptions, is_count, read
+from loaderbench.cases.case import OPTIONS, Case, Change, FieldValue
+from loaderbench.cases.options import LARGEST, flag_of, is_count, read
 from loaderbench.cases.toml import read_toml
-from loaderbench.cases.traits import DecoderChoice, LoaderChoice
 from loaderbench.errors import ConfigError
-from loaderbench.plain import type_hints
 from loaderbench.printable import short
 
 T = TypeVar("T", bound=str)
@@ -52,6 +31,12 @@ MOST_SEED = 2.0**63 - 1024
 MOST_S = 30 * 86400.0
 """The longest time limit: nobody means more, and what was measured is stored once it ends."""
 
+LIMITS: Sequence[tuple[str, float, float]] = (
+    ("batch_size", 1, MOST), ("prefetch", 1, MOST), ("steps", 2, MOST),
+    ("warmup", 0, MOST), ("repeats", 1, MOST_REPEATS), ("max_bytes", 1, math.inf), ("seed", 0, MOST_SEED),
+    ("io_threads", 0, MOST),
+)  # fmt: skip
+"""Option, and its smallest and largest value."""
 MOST_CASES = 10_000
 """Of a study: a week of 60 s each. Counted before they are made."""
 MIN_WORKER_LIMIT, WORKERS_PER_CPU = 256, 16
@@ -61,70 +46,55 @@ SCALED_PRECISIONS = ("fp16", "pure-fp16", "amp-fp16")
 """Precisions that need a loss scale: small gradients underflow in fp16; bf16 has the range of fp32."""
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A data set's folder at one stored resolution."""
-
-    path: str
-    name: str
-    resolution: int | None
-
-
-@dataclass(frozen=True)
-class Target:
-    """What the batches are fed to."""
-
-    model: str
-    precision: str
-    device: str
-    """As the room `devices` resolved it."""
-    computes: bool = True
-    """False for a device on which nothing computes (an emulated one)."""
+LEFT_OUT: Mapping[str, tuple[str, ...]] = {
+    "run": ("buffer_ratio",),
+    "tune": (
+        "arms", "steps", "duration", "ci_target", "max_bytes", "warmup", "repeats", "kernels", "io_threads",
+        "buffer_ratio", "loader_option", "decoder_option", "loss_scale",
+    ),
+    "compare": ("decode_scale", "io_threads", "buffer_ratio", "repeats"),
+    "capacity": (
+        "arms", "ci_target", "max_bytes", "warmup", "repeats", "kernels", "max_failures", "buffer_ratio", "input_shape",
+        "loss_scale", "overlap",
+    ),
+}  # fmt: skip
+"""Command → the options that it sets itself or has no use for."""
 
 
-@dataclass(frozen=True)
-class StudyRequest:
-    """What the command line asks for; lists span a study."""
+class StudyOptions(SimpleNamespace):
+    """The value of each option of a study, by its name: a list if the option may be one, None if the default depends
+    on the other options."""
 
-    variants: Sequence[Variant]
-    loaders: Sequence[LoaderChoice]
-    workers: Sequence[int] | None
-    """None: as many as CPUs are usable."""
-    targets: Sequence[Target]
-    mode: str
-    usable_cpus: int
-    decoders: Sequence[DecoderChoice | None] = (None,)
-    """None: the loader's own default."""
-    output: str | None = None
-    overlap: bool = True
-    batch_sizes: Sequence[int] = (64,)
-    prefetches: Sequence[int] = (2,)
-    buffer_ratios: Sequence[float | None] = (None,)
-    """Prefetch buffer ÷ iterations of short runs; each takes the place of `prefetches`. None: no short runs."""
-    input_size: int | None = 224
-    cache: str = "as-is"
-    arms: Sequence[str] = ARMS
-    """Names; with `real` among them."""
-    warmup: int | None = None
-    steps: int | None = None
-    duration_s: float | None = None
-    """None: DURATION_S; with `steps`, as long as they take."""
-    ci_target: float = 0.03
-    max_bytes: int | None = None
-    repeats: int = 1
-    kernels: bool = True
-    loss_scale: str | None = None
-    seed: int = 0
-    max_failure_fraction: float = 0.01
-    decode_scale: str | None = None
-    """None: `off`, where the decoder can scale."""
-    io_threads: int | None = None
-    loader_options: Mapping[str, str] = field(default_factory=dict)
-    decoder_options: Mapping[str, str] = field(default_factory=dict)
-    scaling: Sequence[str] = ()
-    """Decoders that can scale, loaders that read ahead, loaders that work in line: what the user is told to use."""
-    reading_ahead: Sequence[str] = ()
-    in_line: Sequence[str] = ()
+    def changed(self, **changes: object) -> StudyOptions:
+        """These values with some of them replaced.
+
+        Raises:
+            ConfigError: an unknown option, or a value of another kind.
+        """
+        return StudyOptions(**{**vars(self), **{name: vars(read_options(changes))[name] for name in changes}})
+
+    def require_single(self, command: str, *names: str) -> None:
+        """Raises ConfigError if one of these options is a list of several values."""
+        for name in names:
+            if len(vars(self)[name] or ()) > 1:
+                raise ConfigError(f"{command} takes one {flag_of(name)}: use `loaderbench sweep` for a list")
+
+
+def read_options(given: Mapping[str, object], *, of: str | None = None) -> StudyOptions:
+    """The options of a study out of `given`; those that are not there take their defaults.
+
+    `of`: the command that they are for, if it leaves some out.
+
+    Raises:
+        ConfigError: an unknown option, or a value of another kind.
+    """
+    known = [name for name in OPTIONS if of is None or name not in LEFT_OUT[of]]
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise ConfigError(f"no option '{unknown[0]}'{f' of {of}' if of else ''}; there are: {', '.join(known)}")
+    return StudyOptions(**{
+        name: read(name, one.kind, given[name]) if name in given else one.default for name, one in OPTIONS.items()
+    })  # fmt: skip
 
 
 def read_study(path: Path) -> dict[str, object]:
@@ -141,55 +111,15 @@ def read_study(path: Path) -> dict[str, object]:
         name = key.replace("-", "_")
         if name == "dataset":
             given[name] = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-        elif name in NAMES:
+        elif name in OPTIONS:
             try:
-                given[name] = read(name, type_hints(GROUPS[NAMES[name]])[name], value)
+                given[name] = read(name, OPTIONS[name].kind, value)
             except ConfigError as error:
                 raise ConfigError(f"{path}: {error}") from error
         else:
-            close = difflib.get_close_matches(short(name), ("dataset", *NAMES), n=3)
+            close = difflib.get_close_matches(short(name), ("dataset", *OPTIONS), n=3)
             raise ConfigError(f"{path}: no option '{short(key)}'; close names: {', '.join(close) or 'none'}")
     return given
-
-
-def plan(request: StudyRequest) -> list[Case]:
-    """All cases of a study, repeats outermost so that each is spread over the whole time.
-
-    The cases come in a random order, drawn by the seed anew for each repeat, so that a drift of the machine affects no
-    setting more than others. The serial loader reduces the list of workers to one case; a loader that uses none of our
-    decoders does so with the list of decoders.
-
-    Raises:
-        ConfigError: a value out of range, or a contradiction.
-    """
-    _check(request)
-    check_number(
-        request.repeats,
-        *map(len, (request.variants, request.targets, request.decoders, request.batch_sizes, request.prefetches)),
-        len(request.buffer_ratios),
-        sum(len(_workers(request, loader)) for loader in request.loaders),
-    )
-    cases: list[Case] = []
-    axes = (
-        request.variants,
-        request.targets,
-        request.loaders,
-        request.decoders,
-        request.batch_sizes,
-        request.prefetches,
-        request.buffer_ratios,
-    )
-    for repeat in range(request.repeats):
-        once = [
-            _case(request, variant, target, loader, decoder, batch_size, prefetch, buffer_ratio, workers, repeat)
-            for variant, target, loader, decoder, batch_size, prefetch, buffer_ratio in itertools.product(*axes)
-            for workers in _workers(request, loader)
-        ]
-        _check_effect(request, once)
-        unique = list({case.key: case for case in once}.values())
-        random.Random(f"{request.seed} {repeat}").shuffle(unique)
-        cases += unique
-    return cases
 
 
 def check_number(*lengths: int) -> None:
@@ -200,49 +130,24 @@ def check_number(*lengths: int) -> None:
         raise ConfigError(f"that is {counted} cases, and a study has {MOST_CASES:,} at most: give shorter lists")
 
 
-def _check_effect(request: StudyRequest, cases: Sequence[Case]) -> None:
-    """Raises ConfigError for an option that changes no case."""
-    if request.decode_scale is not None and not any(case.feed.decode_scale for case in cases):
-        found = ", ".join(sorted({case.feed.decoder or f"{case.feed.loader} (decodes for itself)" for case in cases}))
-        raise ConfigError(
-            f"--decode-scale needs a decoder that can scale: {_or('decoder', request.scaling)}, not {found}"
-        )
-    if request.io_threads is not None and not any(loader.traits.reads_ahead for loader in request.loaders):
-        found = ", ".join(loader.name for loader in request.loaders)
-        raise ConfigError(f"--io-threads is for {_or('loader', request.reading_ahead)}, not {found}")
-
-
-def _or(option: str, names: Sequence[str]) -> str:
-    return " or ".join(f"--{option} {name}" for name in names)
-
-
-def _check(request: StudyRequest) -> None:
-    check_range("--batch-size", min(request.batch_sizes), 1)
-    check_range("--prefetch", min(request.prefetches), 1)
-    check_range("--input-size", request.input_size, 32, MOST_SIDE)
-    check_range("--steps", request.steps, 2)
-    check_range("--warmup", request.warmup, 0)
-    check_range("--repeats", request.repeats, 1, MOST_REPEATS)
-    check_range("--max-bytes", request.max_bytes, 1, math.inf)
-    check_range("--seed", request.seed, 0, MOST_SEED)
-    if request.duration_s is not None:
-        check_seconds("--duration", request.duration_s)
-    if not 0 < request.ci_target < 1:
-        raise ConfigError(f"--ci-target is a fraction such as 0.03, not {request.ci_target:g}")
-    if not 0 <= request.max_failure_fraction <= 1:
-        raise ConfigError(f"--max-failures is a fraction from 0 to 1, not {request.max_failure_fraction:g}")
-    check_range("--io-threads", request.io_threads, 0)
-    check_choice("--decode-scale", request.decode_scale or "off", DECODE_SCALES)
-    ratios = [ratio for ratio in request.buffer_ratios if ratio is not None]
+def check_values(options: StudyOptions) -> None:
+    """Raises ConfigError for a value out of range."""
+    for name, least, most in LIMITS:
+        value = vars(options)[name]
+        check_range(flag_of(name), min(value) if isinstance(value, tuple) else value, least, most)
+    if options.duration is not None:
+        check_seconds("--duration", options.duration)
+    if not 0 < options.ci_target < 1:
+        raise ConfigError(f"--ci-target is a fraction such as 0.03, not {options.ci_target:g}")
+    if not 0 <= options.max_failures <= 1:
+        raise ConfigError(f"--max-failures is a fraction from 0 to 1, not {options.max_failures:g}")
+    ratios = options.buffer_ratio or ()
     if any(not 0 < ratio <= 10 for ratio in ratios):
         raise ConfigError(
             f"--buffer-ratio takes numbers above 0 and up to 10, not {', '.join(map('{:g}'.format, ratios))}"
         )
-    if ratios and request.max_bytes is not None:
+    if ratios and options.max_bytes is not None:
         raise ConfigError("--buffer-ratio fills whole buffers, which --max-bytes would cut: leave one of them out")
-    precisions = [target.precision for target in request.targets]
-    check_loss_scale(request.loss_scale, precisions, request.mode, computes=request.targets[0].computes)
-    parse_arms(request.arms)
 
 
 def check_range(flag: str, value: float | None, least: float, most: float = MOST) -> None:
@@ -289,113 +194,6 @@ def check_loss_scale(loss_scale: str | None, precisions: Sequence[str], mode: st
         )
 
 
-def _workers(request: StudyRequest, loader: LoaderChoice) -> list[int]:
-    in_line = loader.traits.work == "in line"
-    if request.workers is None:
-        return [0 if in_line else request.usable_cpus]
-    limit = max(MIN_WORKER_LIMIT, WORKERS_PER_CPU * request.usable_cpus)
-    for workers in request.workers:
-        if workers < 0:
-            raise ConfigError(f"--workers must be 1 or more, not {workers}")
-        if workers == 0 and not in_line:
-            use = _or("loader", request.in_line)
-            raise ConfigError(f"--workers 0 is for a loader in the main process: use {use}, not {loader.name}")
-        if workers > limit:
-            raise ConfigError(f"--workers {workers} is more than this machine can run: at most {limit} here")
-    return [0] if in_line else list(request.workers)
-
-
-def _case(
-    request: StudyRequest,
-    variant: Variant,
-    target: Target,
-    loader: LoaderChoice,
-    decoder: DecoderChoice | None,
-    batch_size: int,
-    prefetch: int,
-    buffer_ratio: float | None,
-    workers: int,
-    repeat: int,
-) -> Case:
-    if request.cache == "cold" and not loader.traits.can_be_cold:
-        raise ConfigError(
-            f"--cache cold cannot be kept or proven with the loader {loader.name}: use --cache as-is or warm"
-        )
-    return Case(
-        Subject(variant.path, variant.name, variant.resolution, check_choice("--cache", request.cache, CACHE_STATES)),
-        _feed(request, loader, decoder, workers, prefetch, buffer_ratio),
-        Step(
-            model=target.model,
-            mode=check_choice("--mode", request.mode, MODES),
-            precision=check_choice("--precision", target.precision, PRECISIONS),
-            device=target.device,
-            batch_size=batch_size,
-            input_size=request.input_size,
-            loss_scale=request.loss_scale if target.precision in SCALED_PRECISIONS else None,
-            overlap=request.overlap,
-        ),
-        Effort(
-            arms=parse_arms(request.arms),
-            warmup=request.warmup,
-            steps=request.steps,
-            duration_s=DURATION_S if request.duration_s is None else request.duration_s,
-            strict_duration=request.steps is not None and request.duration_s is not None,
-            max_bytes=request.max_bytes,
-            ci_target=request.ci_target,
-            kernels=request.kernels,
-            max_failure_fraction=request.max_failure_fraction,
-            seed=request.seed,
-            repeat=repeat,
-        ),
-    )
-
-
-def _feed(
-    request: StudyRequest,
-    loader: LoaderChoice,
-    decoder: DecoderChoice | None,
-    workers: int,
-    prefetch: int,
-    buffer_ratio: float | None,
-) -> Feed:
-    if decoder is not None and all(one.traits.decodes != "ours" for one in request.loaders):
-        does = "decodes for itself" if loader.traits.decodes == "own" else "decodes nothing"
-        raise ConfigError(f"the loader {loader.name} {does}: leave --decoder out, or choose another --loader")
-    chosen = None if loader.traits.decodes != "ours" else decoder or loader.decoder
-    feed = Feed(
-        loader=loader.name,
-        decoder=None if chosen is None else chosen.name,
-        workers=workers,
-        prefetch=prefetch,
-        output=check_choice("--output", request.output or loader.traits.output, OUTPUTS),
-        decode_scale=_decode_scale(request, chosen),
-        loader_options=_loader_options(request, loader),
-        decoder_options=dict(request.decoder_options),
-    )
-    if buffer_ratio is None or workers == 0:  # without workers there is no buffer
-        return feed
-    num_batches = buffer_ratio * (request.steps or SHORT_RUN_STEPS)
-    of_one = loader.traits.buffer_batches(replace(feed, prefetch=1))
-    return replace(feed, buffer_ratio=buffer_ratio, prefetch=max(1, round(num_batches / of_one)))
-
-
-def _decode_scale(request: StudyRequest, decoder: DecoderChoice | None) -> DecodeScale | None:
-    if decoder is None or not decoder.traits.scales:
-        return None
-    if "scale" in request.decoder_options:
-        if request.decode_scale is not None:
-            raise ConfigError("give --decode-scale or --decoder-option scale, not both")
-        return check_choice("--decoder-option scale", request.decoder_options["scale"], DECODE_SCALES)
-    return check_choice("--decode-scale", request.decode_scale or "off", DECODE_SCALES)
-
-
-def _loader_options(request: StudyRequest, loader: LoaderChoice) -> dict[str, str]:
-    options = dict(request.loader_options)
-    if request.io_threads is not None and loader.traits.reads_ahead:
-        options["io_threads"] = str(request.io_threads)
-    return options
-
-
 def other_options(case: Case) -> Change:
     """What `run` is to be told of a case besides its feed, so that it measures it again: options without defaults of
     their own, and what differs from a default."""
@@ -404,8 +202,7 @@ def other_options(case: Case) -> Change:
         "model": step.model, "mode": step.mode, "batch_size": step.batch_size, "input_size": step.input_size or "full",
         "overlap": step.overlap, "seed": effort.seed, "max_failures": effort.max_failure_fraction,
     }  # fmt: skip
-    usual = {**vars(StepOptions()), **vars(EffortOptions())}
-    usual |= {name: one[0] for name, one in usual.items() if isinstance(one, tuple)}
+    usual = {name: one.default[0] if one.many else one.default for name, one in OPTIONS.items() if name in given}
     changed = {name: value for name, value in given.items() if value != usual[name]}
     return {"cache": case.subject.cache, "device": step.device, "precision": step.precision, **changed}
 

@@ -7,14 +7,15 @@ from typing import Annotated
 import typer
 
 from loaderbench import plugins
-from loaderbench.cases.options import CapacityOptions, FeedOptions, Numbers, Options, StepOptions, SubjectOptions, Words
+from loaderbench.cases.options import CapacityOptions, Numbers, Words
+from loaderbench.cases.study import LEFT_OUT, StudyOptions
 from loaderbench.commands.kept import run_study, show_study
 from loaderbench.commands.options import Changed, OutputOptions, with_options
 from loaderbench.commands.terminal import Interrupted, check_json_target
 
 
 @with_options(
-    without=("buffer_ratio", "input_shape", "loss_scale", "overlap"),
+    without=LEFT_OUT["capacity"],
     loader=Changed(default=Words((plugins.IN_LINE_LOADER,)), help="Of each rank: {loaders}"),
     workers=Changed(default=Numbers((1,)), help="Processes or threads of each rank, for a loader that has any"),
     device=Changed(default="emulated", help="Of each rank: emulated:PROFILE[xF], F times as fast"),
@@ -22,9 +23,7 @@ from loaderbench.commands.terminal import Interrupted, check_json_target
 def capacity(
     *,
     dataset: Annotated[str, typer.Argument(help="Folder of images on the storage, or name of a data set")],
-    subject: SubjectOptions,
-    feed: FeedOptions,
-    step: StepOptions,
+    options: StudyOptions,
     asked: CapacityOptions,
     output: OutputOptions,
 ) -> None:
@@ -32,7 +31,7 @@ def capacity(
     from loaderbench.studies.capacity_plan import plan_capacity
 
     check_json_target(output.json_out)
-    plan = plan_capacity(dataset, Options(subject, feed, step), asked)
+    plan = plan_capacity(dataset, options, asked)
     from loaderbench.recording.store import Store  # late: refusals come without it
     from loaderbench.studies.capacity import CapacityStudy
 

@@ -7,16 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loaderbench.cases.options import (
-    COMPARE_ROUNDS,
-    LEFT_OUT,
-    EffortOptions,
-    FeedOptions,
-    Options,
-    StepOptions,
-    SubjectOptions,
-    one_of_each,
-)
+from loaderbench.cases.options import COMPARE_ROUNDS
+from loaderbench.cases.study import LEFT_OUT, StudyOptions
 from loaderbench.commands.options import Changed, OutputOptions, with_options
 from loaderbench.commands.terminal import check_json_target, echo, end, progress, say, show_plan, write_json
 from loaderbench.errors import ConfigError, LoaderbenchError
@@ -55,10 +47,7 @@ def compare(
         bool, typer.Option("--allow-different", help="Compare even if the baseline did different work")
     ] = False,
     rounds: Annotated[int, typer.Option(help="Rounds; each measures both sides")] = COMPARE_ROUNDS,
-    subject: SubjectOptions,
-    feed: FeedOptions,
-    step: StepOptions,
-    effort: EffortOptions,
+    options: StudyOptions,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cases and the time they will take")] = False,
     output: OutputOptions,
 ) -> None:
@@ -72,7 +61,7 @@ def compare(
         run = given[0] if given else "latest"
         _with_baseline(baseline, run, threshold, output, allow_different=allow_different)
     elif baseline is None and len(given) == 2 and len(named) == 2:
-        _data_sets(given, Options(subject, feed, step, effort), rounds, output, dry_run=dry_run)
+        _data_sets(given, options, rounds, output, dry_run=dry_run)
     elif baseline is None and len(given) == 2 and not named:
         _runs(given, output)
     else:
@@ -81,11 +70,11 @@ def compare(
         )
 
 
-def _data_sets(targets: list[str], options: Options, rounds: int, output: OutputOptions, *, dry_run: bool) -> None:
+def _data_sets(targets: list[str], options: StudyOptions, rounds: int, output: OutputOptions, *, dry_run: bool) -> None:
     """Check that both hold the same files, measure them in turn, show, store."""
     from loaderbench.studies.compare_plan import ONE_OF_EACH, parse_targets, plan_data_sets, title
 
-    one_of_each("compare", options, *ONE_OF_EACH)
+    options.require_single("compare", *ONE_OF_EACH)
     tell = (lambda line: None) if output.quiet else say
     with progress("preparing the data set") as on_progress:
         plan = plan_data_sets(parse_targets(targets), options, rounds, on_note=tell, progress=on_progress)

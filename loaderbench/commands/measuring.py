@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from loaderbench.cases.options import Options
+from loaderbench.cases.study import StudyOptions
 from loaderbench.commands.options import OutputOptions
 from loaderbench.commands.ranked import Asked, measure_on_ranks
 from loaderbench.commands.terminal import check_json_target, end, progress, say, show_plan, write_json
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 
 def measure(
-    options: Options,
-    datasets: Sequence[tuple[str | None, int | None]],
+    options: StudyOptions,
+    dataset: str | Sequence[str] | None,
     output: OutputOptions,
     *,
+    generated: Sequence[int] | None = None,
     dry_run: bool = False,
     verify: bool = False,
     resume: bool = False,
@@ -37,25 +38,26 @@ def measure(
     all_reduce: int | None = None,
 ) -> None:
     """Measure the cases that the options ask for, show and store them: several as a study; under a launcher beside the
-    other ranks."""
+    other ranks.
+
+    `dataset`, `generated`: as in find_data_sets.
+    """
     from loaderbench.running.ranks import rank_of
 
     rank = rank_of(os.environ)
     if rank is not None and rank.world_size > 1:
         given = {"--verify": verify, "--save-profile": save_profile is not None}
         alone = [name for name, is_given in given.items() if is_given]
-        measure_on_ranks(rank, Asked(options, datasets, output, dry_run, resume, tag, all_reduce, alone))
+        measure_on_ranks(rank, Asked(options, dataset, generated, output, dry_run, resume, tag, all_reduce, alone))
         return
     if all_reduce is not None:
         raise ConfigError("--all-reduce needs several ranks: start it under torchrun (docs/ranks.md)")
     from loaderbench.studies.refusals import planned
-    from loaderbench.studies.request import resolve
+    from loaderbench.studies.request import find_data_sets
 
     with progress("preparing the data set") as on_progress:
-        request = resolve(
-            options, datasets, on_note=lambda note: None if output.quiet else say(note), progress=on_progress
-        )
-    cases = planned(request)
+        subjects = find_data_sets(dataset, options, generated=generated, progress=on_progress)
+    cases = planned(options, subjects, on_note=lambda note: None if output.quiet else say(note))
     if dry_run:
         show_plan(cases)
         return
@@ -65,8 +67,7 @@ def measure(
         from loaderbench.studies.sweep import SweepStudy
 
         store = Store(output.results)
-        loaders = [loader.name for loader in request.loaders]
-        study = SweepStudy(cases, store, loaders=loaders, resume=resume, tag=tag)
+        study = SweepStudy(cases, store, loaders=options.loader or (), resume=resume, tag=tag)
         if study.num_taken and not output.quiet:
             say(f"{study.num_taken} of {len(cases)} cases are finished and taken from {output.results}")
         ended = _run(study, output, verify=verify, ahead=ahead)

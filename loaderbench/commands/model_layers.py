@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loaderbench.cases.options import ModelOptions, Numbers, Words
+from loaderbench.cases.options import ModelOptions
 from loaderbench.commands.kept import run_study, write_study
 from loaderbench.commands.options import OutputOptions, with_options
 from loaderbench.commands.terminal import Interrupted, check_json_target
@@ -45,9 +45,7 @@ def layers(
     from loaderbench.studies.layers_plan import DataOptions, plan_layers
 
     check_json_target(output.json_out, csv)
-    feed = DataOptions(
-        data, res, None if loader is None else Words.parse(loader), None if workers is None else Numbers((workers,))
-    )
+    feed = DataOptions(data, res, loader, workers)
     planned = plan_layers(model, options, batch_size, steps, alone=alone, data=feed)
     from loaderbench.recording.store import Store  # late: refusals come without it
     from loaderbench.studies.model_layers import LayersStudy

@@ -1,4 +1,4 @@
-"""Options on the command line: the groups of cases/options.py as flags, and what only a command line has."""
+"""Options on the command line: what cases/ declares as flags, and what only a command line has."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -15,8 +15,9 @@ import typer
 
 from loaderbench import plugins
 from loaderbench.cases import options
-from loaderbench.cases.options import PARSED, Pairs, base_type, option
-from loaderbench.plain import type_hints
+from loaderbench.cases.case import OPTIONS
+from loaderbench.cases.options import PARSED, Option, Pairs, base_type, option, options_of
+from loaderbench.cases.study import StudyOptions, read_options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,8 +54,8 @@ class Changed:
 
 
 def with_options(*, without: tuple[str, ...] = (), **changed: Changed) -> Callable[[F], F]:
-    """Lets a command take whole groups of options: each of its parameters that is annotated with such a dataclass
-    becomes the flags of its fields.
+    """Lets a command take whole groups of options: each of its parameters that is annotated with StudyOptions, or with
+    a dataclass of options, becomes their flags. An option of a study that such a dataclass also has is the dataclass's.
 
     Args:
         without: options that this command does not have; they keep their defaults.
@@ -63,24 +64,31 @@ def with_options(*, without: tuple[str, ...] = (), **changed: Changed) -> Callab
 
     def decorate(function: F) -> F:
         parameters: list[inspect.Parameter] = []
-        groups: dict[str, type[Any]] = {}
-        for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        groups: dict[str, tuple[Callable[[Mapping[str, object]], Any], list[str]]] = {}
+        taken = inspect.signature(function, eval_str=True).parameters.values()
+        own = {one.name for parameter in taken for one in _options_of(parameter.annotation)}
+        for parameter in taken:
             kind = parameter.annotation
-            if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-                groups[parameter.name] = kind
-                parameters += [
-                    _flag(one, kind, changed.get(one.name))
-                    for one in dataclasses.fields(kind)
-                    if one.name not in without
-                ]
+            make: Callable[[Mapping[str, object]], Any]
+            found: Sequence[Option]
+            if kind is StudyOptions:
+                make, found = read_options, [one for one in OPTIONS.values() if one.name not in own]
             else:
+                make, found = functools.partial(options.group, kind), _options_of(kind)
+            if not found:
                 parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+                continue
+            found = [one for one in found if one.name not in without]
+            groups[parameter.name] = make, [one.name for one in found]
+            parameters += [_flag(one, changed.get(one.name, Changed())) for one in found]
 
         @functools.wraps(function)
         def command(**given: Any) -> Any:
-            made = {name: _group(kind, given) for name, kind in groups.items()}
-            taken = {one.name for kind in groups.values() for one in dataclasses.fields(kind)}
-            return function(**{name: value for name, value in given.items() if name not in taken}, **made)
+            made = {
+                parameter: make({name: given.pop(name) for name in names if name in given})
+                for parameter, (make, names) in groups.items()
+            }
+            return function(**given, **made)
 
         given: Any = command
         del given.__wrapped__  # Typer would look there for the parameters
@@ -91,24 +99,29 @@ def with_options(*, without: tuple[str, ...] = (), **changed: Changed) -> Callab
     return decorate
 
 
-def _flag(field: dataclasses.Field[Any], group: type[Any], changed: Changed | None) -> inspect.Parameter:
+def _options_of(annotation: Any) -> Sequence[Option]:
+    """The options of a command's own group; none if the parameter is something else."""
+    return options_of(annotation) if isinstance(annotation, type) and dataclasses.is_dataclass(annotation) else ()
+
+
+def _flag(one: Option, changed: Changed) -> inspect.Parameter:
     """One option as Typer takes it."""
-    kind = type_hints(group)[field.name]
-    wanted, told = base_type(kind), field.metadata
-    help_text = changed.help if changed is not None and changed.help is not None else told["help"]
+    kind, wanted = one.kind, base_type(one.kind)
+    help_text = one.help if changed.help is None else changed.help
     help_text = help_text.format_map(_words()) if "{" in help_text else help_text
-    default = field.default if changed is None or changed.default is UNCHANGED else changed.default
-    names = () if told["flag"] is None else (told["flag"],)
-    settings: dict[str, Any] = {"help": help_text, "metavar": told["metavar"]}
+    default = one.default if changed.default is UNCHANGED else changed.default
+    names = () if one.flag is None else (one.flag,)
+    settings: dict[str, Any] = {"help": help_text, "metavar": one.metavar}
     if wanted is Pairs:
-        return _parameter(field.name, Annotated[list[str] | None, typer.Option(*names, **settings)], None)
-    if wanted in PARSED:
-        settings["parser"] = functools.partial(options.read, field.name, kind)
-        settings["metavar"] = told["metavar"] or "<str>"
+        kind = list[str] | None
+    elif wanted in PARSED:
+        settings["parser"] = functools.partial(options.read, one.name, kind)
+        settings["metavar"] = one.metavar or "<str>"
         settings["show_default"] = False
         if default:
             settings["help"] = f"{help_text}  [default: {_shown(default)}]"
-    return _parameter(field.name, Annotated[kind, typer.Option(*names, **settings)], default)
+    annotation: Any = Annotated[kind, typer.Option(*names, **settings)]
+    return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 @functools.cache
@@ -135,18 +148,8 @@ def _form(device: str) -> str:
     return plugins.DEVICES.find(device).traits.form if device in plugins.DEVICES.built_in else device
 
 
-def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
 def _shown(default: Any) -> str:
     return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
-
-
-def _group(kind: type[Any], given: Mapping[str, Any]) -> Any:
-    hints = type_hints(kind)
-    names = [name for name in hints if name in given]
-    return kind(**{name: options.read(name, hints[name], given[name]) for name in names})
 
 
 def given_on_command_line(context: typer.Context) -> set[str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import typer
 
-from loaderbench.cases.options import Options
+from loaderbench.cases.study import StudyOptions
 from loaderbench.commands.options import OutputOptions
 from loaderbench.commands.terminal import Interrupted, check_json_target, say, show_plan, write_json
 from loaderbench.errors import CaseFailed, ConfigError, LoaderbenchError
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 class Asked:
     """What the command was given."""
 
-    options: Options
-    datasets: Sequence[tuple[str | None, int | None]]
+    options: StudyOptions
+    dataset: str | Sequence[str] | None
+    generated: Sequence[int] | None
     output: OutputOptions
     dry_run: bool
     resume: bool
@@ -44,7 +45,7 @@ def check_for_ranks(asked: Asked) -> None:
 
     if asked.alone:
         raise ConfigError(f"{' and '.join(asked.alone)}: for one process only; run it without the launcher")
-    for name in asked.options.feed.loader or ():
+    for name in asked.options.loader or ():
         if plugins.LOADERS.find(name).traits.format is not None:
             raise ConfigError(
                 f"--loader {name} reads containers, and several ranks share single files: give another loader"
@@ -101,19 +102,22 @@ def _reason(stop: BaseException, end: RankEnd | None, study: RanksStudy | None) 
 
 
 def _cases(asked: Asked, meeting: Meeting) -> list[Case]:
+    from loaderbench.machine import usable_cpus
     from loaderbench.studies.ranks import cases_of_rank, check_same
     from loaderbench.studies.refusals import planned
-    from loaderbench.studies.request import resolve
+    from loaderbench.studies.request import find_data_sets
 
     def note(line: str) -> None:
         if meeting.rank == 0 and not asked.output.quiet:
             say(line)
 
     meeting.doing("preparing the data set")
-    request = meeting.behind_rank_0("planned", lambda: resolve(asked.options, asked.datasets, on_note=note))
-    # The ranks of a node share its processors.
-    request = replace(request, usable_cpus=max(1, request.usable_cpus // meeting.num_local))
-    cases = cases_of_rank(planned(request), meeting, device=asked.options.step.device, all_reduce=asked.all_reduce)
+    subjects = meeting.behind_rank_0(
+        "planned", lambda: find_data_sets(asked.dataset, asked.options, generated=asked.generated)
+    )
+    cpus = max(1, usable_cpus() // meeting.num_local)  # the ranks of a node share its CPUs
+    cases = planned(asked.options, subjects, on_note=note, cpus=cpus)
+    cases = cases_of_rank(cases, meeting, device=asked.options.device, all_reduce=asked.all_reduce)
     check_same(cases, meeting)
     return cases
 

@@ -7,27 +7,17 @@ from typing import Annotated
 
 import typer
 
-from loaderbench.cases.options import (
-    EffortOptions,
-    FeedOptions,
-    Options,
-    RankOptions,
-    StepOptions,
-    SubjectOptions,
-    one_of_each,
-)
+from loaderbench.cases.options import RankOptions
+from loaderbench.cases.study import LEFT_OUT, StudyOptions
 from loaderbench.commands.measuring import measure
 from loaderbench.commands.options import Dataset, OutputOptions, with_options
 
 
-@with_options(without=("buffer_ratio",))
+@with_options(without=LEFT_OUT["run"])
 def run(
     *,
     dataset: Dataset = None,
-    subject: SubjectOptions,
-    feed: FeedOptions,
-    step: StepOptions,
-    effort: EffortOptions,
+    options: StudyOptions,
     ranks: RankOptions,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cases and the time they will take")] = False,
     verify: Annotated[
@@ -43,11 +33,10 @@ def run(
     output: OutputOptions,
 ) -> None:
     """Measure one case and say what limits it."""
-    from loaderbench.studies.request import DEFAULT_RESOLUTION, ONE_OF_EACH, named_data_sets
+    from loaderbench.studies.request import ONE_OF_EACH
 
-    options = Options(subject, feed, step, effort)
-    one_of_each("run", options, *ONE_OF_EACH)
+    options.require_single("run", *ONE_OF_EACH)
     measure(
-        options, named_data_sets(dataset, options, (DEFAULT_RESOLUTION,)), output, dry_run=dry_run, verify=verify,
+        options, dataset, output, dry_run=dry_run, verify=verify,
         tag=tag, save_profile=save_profile, all_reduce=ranks.all_reduce,
     )  # fmt: skip

@@ -8,16 +8,8 @@ from typing import Annotated
 import typer
 
 from loaderbench import plugins
-from loaderbench.cases import options as asked
-from loaderbench.cases.options import (
-    EffortOptions,
-    FeedOptions,
-    Options,
-    RankOptions,
-    StepOptions,
-    SubjectOptions,
-    Words,
-)
+from loaderbench.cases.options import RankOptions, Words
+from loaderbench.cases.study import StudyOptions, read_study
 from loaderbench.commands.measuring import measure
 from loaderbench.commands.options import Changed, OutputOptions, given_on_command_line, with_options
 
@@ -37,10 +29,7 @@ def sweep(
     dataset: Annotated[
         str | None, typer.Argument(help="STUDY.toml; or data sets, comma separated. Default: a generated set, kept.")
     ] = None,
-    subject: SubjectOptions,
-    feed: FeedOptions,
-    step: StepOptions,
-    effort: EffortOptions,
+    options: StudyOptions,
     ranks: RankOptions,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cases and the time they will take")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Take finished cases from the results folder")] = False,
@@ -50,21 +39,20 @@ def sweep(
     output: OutputOptions,
 ) -> None:
     """Measure every combination of comma lists (or of a study in a file; 10,000 at most), and print them as a table."""
-    from loaderbench.studies.request import DEFAULT_RESOLUTIONS, named_data_sets
+    from loaderbench.studies.request import DEFAULT_RESOLUTIONS
 
-    options = Options(subject, feed, step, effort)
     if dataset is not None and dataset.endswith(".toml"):
         options, dataset = _from_file(Path(dataset), options, given_on_command_line(context))
     sets = None if dataset is None else dataset.split(",")
-    datasets = named_data_sets(sets, options, DEFAULT_RESOLUTIONS)
-    measure(options, datasets, output, dry_run=dry_run, resume=resume, tag=tag, all_reduce=ranks.all_reduce)
+    measure(
+        options, sets, output, generated=DEFAULT_RESOLUTIONS, dry_run=dry_run, resume=resume, tag=tag,
+        all_reduce=ranks.all_reduce,
+    )  # fmt: skip
 
 
-def _from_file(path: Path, options: Options, given: set[str]) -> tuple[Options, str | None]:
+def _from_file(path: Path, options: StudyOptions, given: set[str]) -> tuple[StudyOptions, str | None]:
     """(the options of a study file, overridden by those given as flags; its data sets)"""
-    from loaderbench.cases.study import read_study
-
     study = read_study(path)
     dataset = study.pop("dataset", None)
     changes = {name: value for name, value in study.items() if name not in given}
-    return asked.over(options, changes), None if dataset is None else str(dataset)
+    return options.changed(**changes), None if dataset is None else str(dataset)

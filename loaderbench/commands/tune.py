@@ -6,16 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loaderbench.cases.options import (
-    LEFT_OUT,
-    TUNE_BUDGET_S,
-    EffortOptions,
-    FeedOptions,
-    Numbers,
-    Options,
-    StepOptions,
-    SubjectOptions,
-)
+from loaderbench.cases.options import TUNE_BUDGET_S, Numbers
+from loaderbench.cases.study import LEFT_OUT, StudyOptions
 from loaderbench.commands.options import Changed, Dataset, OutputOptions, with_options
 from loaderbench.commands.terminal import Interrupted, check_json_target, echo, progress, say, write_json
 
@@ -36,23 +28,17 @@ def tune(
     *,
     dataset: Dataset = None,
     budget: Annotated[float, typer.Option(help="Time limit of the search in seconds, finals included")] = TUNE_BUDGET_S,
-    subject: SubjectOptions,
-    feed: FeedOptions,
-    step: StepOptions,
-    effort: EffortOptions,
+    options: StudyOptions,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the settings and the time they will take")] = False,
     output: OutputOptions,
 ) -> None:
     """Find the fastest loader, decoder, workers and prefetch for a data set and a device."""
-    from loaderbench.studies.request import DEFAULT_RESOLUTION, named_data_sets
     from loaderbench.studies.tune_plan import check_tuning, describe, plan_tuning
 
-    options = Options(subject, feed, step, effort)
     check_tuning(options, budget)
-    (data_set,) = named_data_sets(dataset, options, (DEFAULT_RESOLUTION,))
     tell = (lambda line: None) if output.quiet else say
     with progress("preparing the data set") as on_progress:
-        cases, default = plan_tuning(options, data_set, on_note=tell, progress=on_progress)
+        cases, default = plan_tuning(options, dataset, on_note=tell, progress=on_progress)
     if dry_run:
         for case in cases:
             echo(describe(case))

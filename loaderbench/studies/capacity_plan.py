@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
 from loaderbench import plugins
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
-from loaderbench.cases.options import CapacityOptions, EffortOptions, Options, Words, one_of_each
-from loaderbench.cases.study import check_choice, check_range, check_seconds
+from loaderbench.cases.options import CapacityOptions
+from loaderbench.cases.study import StudyOptions, check_choice, check_range, check_seconds
 from loaderbench.devices.select import traits_of
 from loaderbench.errors import ConfigError
 from loaderbench.images.filesystem import storage_behind
 from loaderbench.images.listing import first_image
 from loaderbench.machine import environment
 from loaderbench.studies.refusals import planned
-from loaderbench.studies.request import resolve
+from loaderbench.studies.request import find_data_sets
 
 if TYPE_CHECKING:
     from loaderbench.recording.capacity import CapacityFacts
@@ -36,7 +36,7 @@ class CapacityPlan:
     """Of a look."""
 
 
-def plan_capacity(dataset: str, options: Options, asked: CapacityOptions) -> CapacityPlan:
+def plan_capacity(dataset: str, options: StudyOptions, asked: CapacityOptions) -> CapacityPlan:
     """What the options ask for.
 
     Raises:
@@ -49,16 +49,14 @@ def plan_capacity(dataset: str, options: Options, asked: CapacityOptions) -> Cap
         raise ConfigError(f"--max-ranks is from 1 to {MOST_RANKS}, not {asked.max_ranks}")
     check_seconds("--duration", asked.duration)
     check_range("--steps", asked.steps, 1)
-    one_of_each("capacity", options, *ONE_OF_EACH)
-    options = replace(options, effort=EffortOptions(Words((Arm.REAL.value,)), duration=asked.duration, seed=asked.seed))
-    resolution = options.subject.res[0] if options.subject.res else None
-    if options.step.device != "auto" and traits_of(options.step.device).computes:
+    options.require_single("capacity", *ONE_OF_EACH)
+    options = options.changed(arms=Arm.REAL.value, duration=asked.duration, seed=asked.seed)
+    if options.device != "auto" and traits_of(options.device).computes:
         raise ConfigError(
             f"capacity starts many ranks on one machine, each with an emulated device: give --device emulated, not "
-            f"{options.step.device}"
+            f"{options.device}"
         )
-    request = resolve(options, [(dataset, resolution)])
-    (case,) = planned(request)
+    (case,) = planned(options, find_data_sets(dataset, options))
     _check_case(case)
     from loaderbench.images.index import index_images  # late: they need numpy
     from loaderbench.recording.capacity import Barrier, CapacityFacts

@@ -9,8 +9,8 @@ from typing import Any
 
 from loaderbench.analysis.comparison import compare
 from loaderbench.analysis.rules import RULES_VERSION
-from loaderbench.cases.options import COMPARE_ROUNDS, RESULTS, one_of_each
-from loaderbench.cases.options import options as asked_options
+from loaderbench.cases.options import COMPARE_ROUNDS, RESULTS
+from loaderbench.cases.study import read_options
 from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store
@@ -40,8 +40,8 @@ def compare_data_sets(
         ConfigError: an option is unknown or wrong, a data set is not there, or they do not hold the same files.
         KeyboardInterrupt: the user ends it; what was measured is stored.
     """
-    asked = asked_options(options, of="compare")
-    one_of_each("compare", asked, *ONE_OF_EACH)
+    asked = read_options(options, of="compare")
+    asked.require_single("compare", *ONE_OF_EACH)
     named = [(label, os.fspath(folder)) for label, folder in targets.items()]
     planned = plan_data_sets(named, asked, rounds, on_note=say, progress=no_progress)
     for note in planned.notes:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from loaderbench.cases.case import DURATION_S, CacheState, Case
-from loaderbench.cases.options import Options, Words
-from loaderbench.cases.study import MOST_REPEATS, StudyRequest, check_number, check_range, plan
+from loaderbench.cases.case import CACHE_STATES, DURATION_S, CacheState, Case, Subject
+from loaderbench.cases.study import MOST_REPEATS, StudyOptions, check_choice, check_number, check_range
 from loaderbench.errors import ConfigError
 from loaderbench.images.cache_state import can_prove_cold
 from loaderbench.images.listing import first_image
 from loaderbench.recording.caveats import Reason
 from loaderbench.studies.refusals import check_cases
-from loaderbench.studies.request import Progress, resolve
+from loaderbench.studies.request import Progress, Say, find_data_sets, no_note, plan
 
 if TYPE_CHECKING:
     from loaderbench.recording.studies import SameFiles
@@ -76,30 +75,40 @@ def default_caches(
     return states, notes
 
 
-def plan_comparison(request: StudyRequest, caches: Sequence[str], rounds: int) -> list[Case]:
-    """All cases: each round has every cache state and number of workers, each of these both sides in turn.
+def plan_rounds(options: StudyOptions, sides: Sequence[Subject], rounds: int, on_note: Say = no_note) -> list[Case]:
+    """The cases of all rounds with the files as they are in the cache.
 
-    `duration_s` is the time of all rounds of a case, `max_bytes` the limit for all runs of a storage.
+    `duration` is the time of all rounds of a case.
 
     Raises:
         ConfigError: a value out of range, or a contradiction.
     """
     check_range("--rounds", rounds, 1, MOST_REPEATS)
-    request = replace(request, repeats=rounds)
-    if request.steps is None or request.duration_s is not None:
-        whole_s = DURATION_S if request.duration_s is None else request.duration_s
-        request = replace(request, duration_s=whole_s / rounds)
-    cases = [case for cache in dict.fromkeys(caches) for case in plan(replace(request, cache=cache))]
-    if request.max_bytes is not None:
-        each = request.max_bytes * len(request.variants) // len(cases)
-        cases = [case.changed(max_bytes=each) for case in cases]
+    options = options.changed(repeats=rounds, cache="as-is")
+    if options.steps is None or options.duration is not None:
+        options = options.changed(duration=(DURATION_S if options.duration is None else options.duration) / rounds)
+    return plan(options, sides, on_note=on_note)
+
+
+def in_turn(
+    cases: Sequence[Case], sides: Sequence[Subject], caches: Sequence[str], max_bytes: int | None
+) -> list[Case]:
+    """The cases in each cache state: each round has every state and number of workers, each of these both sides.
+
+    `max_bytes`: limit for all runs of a storage.
+
+    Raises:
+        ConfigError: no such cache state, or one that a loader cannot have.
+    """
+    states = [check_choice("--cache", cache, CACHE_STATES) for cache in dict.fromkeys(caches)]
+    each = None if max_bytes is None else max_bytes * len(sides) // (len(cases) * len(states))
+    folders = [side.dataset for side in sides]
+    cases = [case.changed(cache=state, max_bytes=each) for state in states for case in cases]
     check_cases(cases)
-    sides = [variant.name for variant in request.variants]
-    states = list(caches)
 
     def order(case: Case) -> tuple[int, int, int, int]:
         subject = case.subject
-        return case.effort.repeat, states.index(subject.cache), case.feed.workers, sides.index(subject.dataset_name)
+        return case.effort.repeat, states.index(subject.cache), case.feed.workers, folders.index(subject.dataset)
 
     return sorted(cases, key=order)
 
@@ -117,10 +126,10 @@ class ComparisonPlan:
 
 def plan_data_sets(
     targets: Sequence[tuple[str, str]],
-    options: Options,
+    options: StudyOptions,
     rounds: int,
     *,
-    on_note: Callable[[str], None],
+    on_note: Say,
     progress: Progress,
 ) -> ComparisonPlan:
     """Check that both hold the same files, and plan their cases.
@@ -133,29 +142,24 @@ def plan_data_sets(
     """
     _check_targets(targets)
     labels = [label for label, _ in targets]
-    asked = list(options.subject.cache or ())
-    unset = replace(options, subject=replace(options.subject, cache=Words(("as-is",))))
-    resolution = options.subject.res[0] if options.subject.res else None
-    request = resolve(unset, [(dataset, resolution) for _, dataset in targets], on_note=on_note, progress=progress)
-    variants = [replace(one, name=label) for one, label in zip(request.variants, labels, strict=True)]
-    request = replace(request, variants=variants)
-    folders, most = [variant.path for variant in variants], request.max_bytes
-    check_number(rounds, len(variants))
+    found = find_data_sets([dataset for _, dataset in targets], options, progress=progress)
+    sides = [replace(one, dataset_name=label) for one, label in zip(found, labels, strict=True)]
+    folders, most = [one.dataset for one in sides], options.max_bytes
+    check_number(rounds, len(sides))
     _check_apart(folders, labels)
-    plan_comparison(request, asked or ("as-is",), rounds)  # refuses what is wrong before files are read to compare them
+    as_is = plan_rounds(options, sides, rounds, on_note)
+    in_turn(as_is, sides, options.cache or ["as-is"], most)  # refused before files are read to compare them
     from loaderbench.images.same_files import HASHED_BYTES, check_same_files  # late: it needs numpy
 
     on_note(f"looking whether {' and '.join(labels)} hold the same files")
     same = check_same_files(folders, labels, HASHED_BYTES if most is None else min(HASHED_BYTES, most // 10))
     if most is not None:
-        request = replace(request, max_bytes=most - same.hashed_bytes)
-    notes: list[Reason] = []
-    if not asked:
-        runs = 2 * rounds * len(request.workers or [0])
-        each = None if request.max_bytes is None else request.max_bytes // max(1, runs)
+        most -= same.hashed_bytes
+    states, notes = options.cache, list[Reason]()
+    if states is None:
+        each = None if most is None else most // len(as_is)
         states, notes = default_caches(folders, same.total_bytes, each)
-        asked = [*states]
-    cases = plan_comparison(request, asked, rounds)
+    cases = in_turn(as_is, sides, states, most)
     return ComparisonPlan((labels[0], labels[1]), tuple(cases), same, tuple(notes))
 
 

@@ -7,24 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from loaderbench.cases.case import Case, Step
-from loaderbench.cases.options import (
-    EffortOptions,
-    FeedOptions,
-    ModelOptions,
-    Numbers,
-    Options,
-    Side,
-    StepOptions,
-    SubjectOptions,
-    Words,
-    one_of_each,
-)
-from loaderbench.cases.study import check_range
+from loaderbench.cases.options import ModelOptions
+from loaderbench.cases.study import check_range, read_options
 from loaderbench.devices.select import traits_of
 from loaderbench.errors import ConfigError
 from loaderbench.studies.model import LENET, plan_model
 from loaderbench.studies.refusals import planned
-from loaderbench.studies.request import resolve
+from loaderbench.studies.request import find_data_sets
 
 if TYPE_CHECKING:
     from loaderbench.running.jobs.table import LayersRequest
@@ -45,8 +34,8 @@ class DataOptions:
 
     data: str | None = None
     resolution: int | None = None
-    loader: Words | None = None
-    workers: Numbers | None = None
+    loader: str | None = None
+    workers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -100,20 +89,14 @@ def _case(model: str, options: ModelOptions, data: DataOptions, step: Step) -> C
     """
     if step.channels != 3:
         raise ConfigError(f"loaders deliver images with 3 channels, not {step.channels}: leave --input-shape out")
-    asked = Options(
-        SubjectOptions(cache=Words(("as-is",))),
-        FeedOptions(loader=data.loader, workers=data.workers),
-        StepOptions(
-            batch_size=Numbers((step.batch_size,)),
-            model=Words((model,)),
-            mode=step.mode,
-            input_size=Side(max(step.input_size or 0, LEAST_RUN_SIZE)),
-            precision=Words((step.precision,)),
-            device=step.device,
-            overlap=False,
-        ),
-        EffortOptions(seed=options.seed),
-    )
-    one_of_each("model layers", asked, "loader", "workers")
-    case = planned(resolve(asked, [(data.data, data.resolution)]))[0]
+    size = max(step.input_size or 0, LEAST_RUN_SIZE)
+    asked = read_options(
+        {
+            "res": data.resolution, "cache": "as-is", "loader": data.loader, "workers": data.workers,
+            "batch_size": step.batch_size, "model": model, "mode": step.mode, "input_size": size,
+            "precision": step.precision, "device": step.device, "overlap": False, "seed": options.seed,
+        }
+    )  # fmt: skip
+    asked.require_single("model layers", "loader")
+    case = planned(asked, find_data_sets(data.data, asked))[0]
     return replace(case, step=replace(case.step, optimizer=step.optimizer, input_size=step.input_size))

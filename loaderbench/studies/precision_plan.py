@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from loaderbench import plugins
 from loaderbench.cases.case import MODES, PRECISIONS, REFERENCE, Step
+from loaderbench.cases.options import PrecisionOptions
 from loaderbench.cases.study import (
     MOST_SEED,
     MOST_SIDE,
@@ -24,22 +24,6 @@ CPU_NUM_STEPS, CPU_BATCH_SIZE, CPU_INPUT_SIZE = 30, 8, 64
 
 
 @dataclass(frozen=True)
-class PrecisionRequest:
-    """What the command line asks for; None: the device's default."""
-
-    model: str
-    mode: str
-    device: str
-    """As given: `auto`, `cuda[:N]`, `cpu`."""
-    precisions: Sequence[str] = PRECISIONS
-    num_steps: int | None = None
-    batch_size: int | None = None
-    input_size: int | None = None
-    loss_scale: str | None = None
-    seed: int = 0
-
-
-@dataclass(frozen=True)
 class PrecisionPlan:
     """The steps of each mode, fp32's first."""
 
@@ -50,30 +34,30 @@ class PrecisionPlan:
     """A sentence for the user."""
 
 
-def plan_precision(request: PrecisionRequest) -> PrecisionPlan:
+def plan_precision(options: PrecisionOptions) -> PrecisionPlan:
     """The modes to run, fp32 added where it was not asked for.
 
     Raises:
         ConfigError: a value out of range, a contradiction, no such model, or a device that does not compute or is not
             there.
     """
-    if request.device != "auto" and not traits_of(request.device).computes:
+    if options.device != "auto" and not traits_of(options.device).computes:
         raise ConfigError("an emulated device computes nothing, so precisions cannot be compared: use --device cpu")
-    precisions = [check_choice("--precisions", name, PRECISIONS) for name in request.precisions]
-    check_choice("--mode", request.mode, MODES)
-    choice = _device(request)
+    precisions = [check_choice("--precisions", name, PRECISIONS) for name in options.precisions or PRECISIONS]
+    check_choice("--mode", options.mode, MODES)
+    choice = _device(options)
     on_cpu = choice.traits.on_host_cpus
-    num_steps = request.num_steps if request.num_steps is not None else CPU_NUM_STEPS if on_cpu else NUM_STEPS
-    batch_size = request.batch_size if request.batch_size is not None else CPU_BATCH_SIZE if on_cpu else BATCH_SIZE
-    input_size = request.input_size if request.input_size is not None else CPU_INPUT_SIZE if on_cpu else INPUT_SIZE
+    num_steps = options.steps if options.steps is not None else CPU_NUM_STEPS if on_cpu else NUM_STEPS
+    batch_size = options.batch_size if options.batch_size is not None else CPU_BATCH_SIZE if on_cpu else BATCH_SIZE
+    input_size = options.input_size if options.input_size is not None else CPU_INPUT_SIZE if on_cpu else INPUT_SIZE
     check_range("--batch-size", batch_size, 1)
     check_range("--input-size", input_size, 32, MOST_SIDE)
     check_range("--steps", num_steps, 2)
-    check_range("--seed", request.seed, 0, MOST_SEED)
-    check_loss_scale(request.loss_scale, precisions, request.mode, computes=choice.traits.computes)
+    check_range("--seed", options.seed, 0, MOST_SEED)
+    check_loss_scale(options.loss_scale, precisions, options.mode, computes=choice.traits.computes)
     template = Step(
-        model=request.model,
-        mode="train" if request.mode == "train" else "infer",
+        model=options.model,
+        mode="train" if options.mode == "train" else "infer",
         precision=REFERENCE,
         device=choice.device,
         batch_size=batch_size,
@@ -81,28 +65,28 @@ def plan_precision(request: PrecisionRequest) -> PrecisionPlan:
     )
     plugins.check_model(template, choice.traits)
     steps = tuple(
-        replace(template, precision=name, loss_scale=request.loss_scale if name in SCALED_PRECISIONS else None)
+        replace(template, precision=name, loss_scale=options.loss_scale if name in SCALED_PRECISIONS else None)
         for name in dict.fromkeys((REFERENCE, *precisions))
     )
-    return PrecisionPlan(steps, num_steps, request.seed, _note(request, num_steps, template) if on_cpu else None)
+    return PrecisionPlan(steps, num_steps, options.seed, _note(options, num_steps, template) if on_cpu else None)
 
 
-def _device(request: PrecisionRequest) -> DeviceChoice:
+def _device(options: PrecisionOptions) -> DeviceChoice:
     """The device that computes: the one asked for; with `auto` a GPU, else the CPU."""
-    text = request.device
+    text = options.device
     if text == "auto":
         text = "cuda" if num_visible_gpus() else "cpu"
-    size = 1 if request.batch_size is None else request.batch_size
+    size = 1 if options.batch_size is None else options.batch_size
     try:
         return parse_device(
-            text, model=request.model, mode=request.mode, precision=None, batch_size=size, instead=("cpu",)
+            text, model=options.model, mode=options.mode, precision=None, batch_size=size, instead=("cpu",)
         )
     except UnavailableError as error:
         raise ConfigError(str(error)) from error
 
 
-def _note(request: PrecisionRequest, num_steps: int, step: Step) -> str:
-    missing = "No NVIDIA GPU here: " if request.device == "auto" else ""
+def _note(options: PrecisionOptions, num_steps: int, step: Step) -> str:
+    missing = "No NVIDIA GPU here: " if options.device == "auto" else ""
     size = step.input_size
     return (
         f"{missing}{num_steps} steps run on the CPU, {step.batch_size} images of {size}×{size} each; "

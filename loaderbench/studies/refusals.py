@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loaderbench import plugins
-from loaderbench.cases.case import Case
-from loaderbench.cases.study import StudyRequest, plan
+from loaderbench.cases.case import Case, Subject
+from loaderbench.cases.study import StudyOptions
 from loaderbench.cases.traits import Needs
 from loaderbench.devices.select import is_gpu, lacks, num_visible_gpus, traits_of
 from loaderbench.errors import ConfigError
 from loaderbench.machine import memory_limit_bytes
 from loaderbench.printable import memory_sizes
+from loaderbench.studies.request import Say, no_note, plan
 
 
-def planned(request: StudyRequest) -> list[Case]:
+def planned(
+    options: StudyOptions, subjects: Sequence[Subject], *, on_note: Say = no_note, cpus: int | None = None
+) -> list[Case]:
     """All cases of a study, as `plan` gives them, checked by `check_cases`.
 
     Raises:
         ConfigError: as `plan` and `check_cases`.
     """
-    cases = plan(request)
+    cases = plan(options, subjects, on_note=on_note, cpus=cpus)
     check_cases(cases)
     return cases
 
@@ -28,6 +31,11 @@ def planned(request: StudyRequest) -> list[Case]:
 def check_cases(cases: Sequence[Case]) -> None:
     """Raises ConfigError for a plug-in's option or a model that is none, for batches that memory cannot hold, and where
     this machine lacks what each case needs. Where some of the cases can run, the others are skipped with the reason."""
+    for loader in {case.feed.loader for case in cases if case.subject.cache == "cold"}:
+        if not plugins.LOADERS.find(loader).traits.can_be_cold:
+            raise ConfigError(
+                f"--cache cold cannot be kept or proven with the loader {loader}: use --cache as-is or warm"
+            )
     for case in {(one.feed.loader, one.feed.decoder, one.step.model, one.step.device): one for one in cases}.values():
         feed = case.feed
         plugins.check_options(plugins.LOADERS, feed.loader, feed.loader_options)

@@ -11,8 +11,8 @@ from loaderbench import plugins
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.study import summarize
 from loaderbench.cases.case import Case
-from loaderbench.cases.options import RESULTS, one_of_each
-from loaderbench.cases.options import options as asked_options
+from loaderbench.cases.options import RESULTS
+from loaderbench.cases.study import read_options
 from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.record import RunRecord
@@ -22,14 +22,12 @@ from loaderbench.running.process import Ahead
 from loaderbench.studies.measure import OnMessage, finished_records, measure_case, unwatched
 from loaderbench.studies.refusals import planned
 from loaderbench.studies.request import (
-    DEFAULT_RESOLUTION,
     DEFAULT_RESOLUTIONS,
     ONE_OF_EACH,
     Folder,
     Say,
-    named_data_sets,
+    find_data_sets,
     no_note,
-    resolve,
 )
 from loaderbench.studies.verify import verify_record
 
@@ -73,9 +71,9 @@ def run(
         ConfigError: an option is unknown or wrong, or the data set is not there.
         KeyboardInterrupt: the user ends it; what was measured is stored.
     """
-    asked = asked_options(options)
-    one_of_each("run", asked, *ONE_OF_EACH)
-    cases = planned(resolve(asked, named_data_sets(dataset, asked, (DEFAULT_RESOLUTION,)), on_note=say))
+    asked = read_options(options)
+    asked.require_single("run", *ONE_OF_EACH)
+    cases = planned(asked, find_data_sets(dataset, asked), on_note=say)
     if len(cases) > 1:
         raise ConfigError(f"these options ask for {len(cases)} runs, and run() returns one: use sweep()")
     study = SweepStudy(cases, Store(results), tag=tag)
@@ -104,10 +102,10 @@ def sweep(
         resume: take finished cases from the results folder.
         tag: a name to find the runs by; those that `resume` takes keep theirs.
     """
-    asked = asked_options({"loader": [*plugins.predictable_loaders()], **options})
-    request = resolve(asked, named_data_sets(dataset, asked, DEFAULT_RESOLUTIONS), on_note=say)
-    loaders = [one.name for one in request.loaders]
-    study = SweepStudy(planned(request), Store(results), loaders=loaders, resume=resume, tag=tag)
+    asked = read_options({"loader": [*plugins.predictable_loaders()], **options})
+    subjects = find_data_sets(dataset, asked, generated=DEFAULT_RESOLUTIONS)
+    cases = planned(asked, subjects, on_note=say)
+    study = SweepStudy(cases, Store(results), loaders=asked.loader or (), resume=resume, tag=tag)
     study.measure(on_message, lambda record: None)
     stored = study.store_study()
     return SweepResult(tuple(study.records), study.findings(), stored.study_id)

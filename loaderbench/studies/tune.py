@@ -27,7 +27,7 @@ from loaderbench.analysis.tuning import tuned
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import SCALED, Case
 from loaderbench.cases.options import RESULTS, TUNE_BUDGET_S
-from loaderbench.cases.options import options as asked_options
+from loaderbench.cases.study import read_options
 from loaderbench.errors import CaseFailed
 from loaderbench.recording.facts import SCHEMA, ScaleProbe
 from loaderbench.recording.record import RunRecord
@@ -38,10 +38,8 @@ from loaderbench.running.supervisor import JobFailed, KeptChild
 from loaderbench.studies.likely import fair_order, likely, ranked, representatives
 from loaderbench.studies.measure import measure_case, measure_in, quiet
 from loaderbench.studies.request import (
-    DEFAULT_RESOLUTION,
     Folder,
     Say,
-    named_data_sets,
     no_note,
     no_progress,
 )
@@ -85,10 +83,9 @@ def tune(
         CaseFailed: no setting could be measured.
         KeyboardInterrupt: the user ends it; what was measured is stored.
     """
-    asked = asked_options({"prefetch": PREFETCHES, **options}, of="tune")
+    asked = read_options({"prefetch": PREFETCHES, **options}, of="tune")
     check_tuning(asked, budget_s)
-    (data_set,) = named_data_sets(dataset, asked, (DEFAULT_RESOLUTION,))
-    cases, default = plan_tuning(asked, data_set, on_note=say, progress=no_progress)
+    cases, default = plan_tuning(asked, dataset, on_note=say, progress=no_progress)
     study = Tune(cases, default, budget_s, Store(results), say).run()
     assert isinstance(study.findings, Tuning)
     return study.findings

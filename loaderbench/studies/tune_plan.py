@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 from loaderbench import plugins
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import DIRECT, SAMPLES, SCALED, Case
-from loaderbench.cases.options import Numbers, Options, Words, one_of_each
-from loaderbench.cases.study import check_seconds
+from loaderbench.cases.study import StudyOptions, check_seconds
 from loaderbench.devices.select import is_gpu
 from loaderbench.machine import usable_cpus
 from loaderbench.studies.refusals import planned
 from loaderbench.studies.request import (
-    DataSet,
+    Folder,
     Progress,
+    Say,
+    find_data_sets,
     first_formats,
-    resolve,
 )
 
 MIN_BUDGET_S = 60.0
 
 
-def check_tuning(options: Options, budget_s: float) -> None:
+def check_tuning(options: StudyOptions, budget_s: float) -> None:
     """Raises ConfigError for a budget that is too short, and for a list where one value is taken."""
     check_seconds("--budget", budget_s, MIN_BUDGET_S)
-    one_of_each("tune", options, "res", "model", "precision", "batch_size")
+    options.require_single("tune", "res", "model", "precision", "batch_size")
 
 
 def plan_tuning(
-    options: Options, dataset: DataSet, *, on_note: Callable[[str], None], progress: Progress
+    options: StudyOptions, dataset: Folder | None, *, on_note: Say, progress: Progress
 ) -> tuple[list[Case], Case]:
     """(the settings to search, the default with which the winner is compared).
 
@@ -39,30 +36,27 @@ def plan_tuning(
     Raises:
         ConfigError: a value out of range, or a contradiction.
     """
-    cpus, feed = usable_cpus(), options.feed
-    with_gpu = is_gpu(options.step.device)
-    formats = first_formats(() if dataset[0] is None else (dataset[0],))
-    usable = plugins.installed_loaders(with_gpu=with_gpu)
+    cpus = usable_cpus()
+    subjects = find_data_sets(dataset, options, progress=progress)
+    formats = first_formats(one.dataset for one in subjects)
+    usable = plugins.installed_loaders(with_gpu=is_gpu(options.device))
     reading = [one for one in usable if one.decoder is not None or formats <= set(one.traits.formats)]
-    loaders = feed.loader or Words(choice.name for choice in reading)
-    decoders = feed.decoder
+    loaders = options.loader or [choice.name for choice in reading]
+    decoders = options.decoder
     if decoders is None and any(plugins.LOADERS.find(name).traits.decodes == "ours" for name in loaders):
-        decoders = Words(choice.name for choice in plugins.installed_decoders(formats))
-    workers = feed.workers or Numbers(sorted({max(1, cpus // 2), cpus, 2 * cpus}))
-    options = replace(
-        options,
-        feed=replace(feed, loader=loaders, decoder=decoders, workers=workers),
-        effort=replace(options.effort, arms=Words((Arm.REAL,)), kernels=False, duration=10.0, ci_target=0.01),
-    )
-    request = resolve(options, [dataset], on_note=on_note, progress=progress)
-    if options.subject.cache is None and request.cache == "as-is":  # the first to read a file would pay for the others
-        request = replace(request, cache="warm")
-    cases = [*planned(request)]
-    cases += [case for one in cases for case in _other_ways(one, scaled=options.feed.decode_scale is None)]
+        decoders = [choice.name for choice in plugins.installed_decoders(formats)]
+    options = options.changed(
+        loader=loaders, decoder=decoders, workers=options.workers or sorted({max(1, cpus // 2), cpus, 2 * cpus}),
+        arms=Arm.REAL.value, kernels=False, duration=10.0, ci_target=0.01,
+    )  # fmt: skip
+    cases = planned(options, subjects, on_note=on_note)
+    if options.cache is None and cases[0].subject.cache == "as-is":  # the first to read a file would pay for the others
+        cases = [case.changed(cache="warm") for case in cases]
+    cases += [case for one in cases for case in _other_ways(one, scaled=options.decode_scale is None)]
     usual = plugins.loader_choice(plugins.DEFAULT_LOADER)
     default = cases[0].changed(
         loader=usual.name, decoder=None if usual.decoder is None else usual.decoder.name, workers=cpus, prefetch=2,
-        output=feed.output or usual.traits.output, decode_scale=None, loader_options={}, decoder_options={},
+        output=options.output or usual.traits.output, decode_scale=None, loader_options={}, decoder_options={},
     )  # fmt: skip
     return cases, default
 

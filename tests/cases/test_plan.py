@@ -2,51 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loaderbench.cases.arms import Arm
-from loaderbench.cases.case import Case
-from loaderbench.cases.options import options as asked_options
-from loaderbench.cases.options import over
-from loaderbench.cases.study import StudyRequest, Target, Variant, expected_seconds, plan, read_study
-from loaderbench.cases.traits import DecoderChoice, LoaderChoice
+from loaderbench.cases.case import FIELDS, OPTIONS, Case, Subject
+from loaderbench.cases.study import expected_seconds, read_options, read_study
 from loaderbench.errors import ConfigError
 from loaderbench.native import no_libjpeg, not_kept
 from loaderbench.plugins import decoder_choice, installed_decoders, loader_choice
-from loaderbench.studies.request import resolve
+from loaderbench.studies import request
+from loaderbench.studies.request import find_data_sets
+
+SUBJECTS = [Subject("/data/256", "data", 256), Subject("/data/512", "data", 512)]
+ASKED = {"loader": ["serial", "multiprocess"], "workers": [1, 2, 4], "device": "cpu", "cache": "as-is"}
 
 
-def loaders(*names: str) -> list[LoaderChoice]:
-    return [loader_choice(name) for name in names]
-
-
-def decoders(*names: str) -> list[DecoderChoice]:
-    return [decoder_choice(name) for name in names]
-
-
-REQUEST = StudyRequest(
-    variants=[Variant("/data/256", "data", 256), Variant("/data/512", "data", 512)],
-    loaders=loaders("serial", "multiprocess"),
-    workers=[1, 2, 4],
-    targets=[Target("resnet50", "fp32", "cpu")],
-    mode="train",
-    usable_cpus=2,
-    scaling=["libjpeg"],
-    reading_ahead=["threaded"],
-)
+def plan(**changes: Any) -> list[Case]:
+    """The cases of both subjects; what is not changed is as in ASKED."""
+    return request.plan(read_options({**ASKED, **changes}), SUBJECTS, cpus=2)
 
 
 def test_every_combination_once_and_serial_without_workers() -> None:
-    cases = plan(REQUEST)
+    cases = plan()
     assert {(one.subject.resolution, one.feed.loader, one.feed.workers) for one in cases} == {
         (side, *one) for side in (256, 512) for one in (("serial", 0), *(("multiprocess", n) for n in (1, 2, 4)))
     }
     assert len(cases) == 8
-    more = plan(replace(REQUEST, decoders=decoders("pillow", "turbojpeg"), batch_sizes=[8, 64], prefetches=[1, 4]))
+    more = plan(decoder=["pillow", "turbojpeg"], batch_size=[8, 64], prefetch=[1, 4])
     assert len({case.key for case in more}) == len(more) == 8 * 8
 
 
@@ -54,25 +39,44 @@ def test_every_combination_once_and_serial_without_workers() -> None:
     ("asked", "seconds", "limited"),
     [
         ({}, 60.0, True),
-        ({"duration_s": 15.0}, 15.0, True),
+        ({"duration": 15.0}, 15.0, True),
         ({"steps": 64}, 60.0, False),
-        ({"steps": 64, "duration_s": 60.0}, 60.0, True),
+        ({"steps": 64, "duration": 60.0}, 60.0, True),
     ],
 )
 def test_steps_are_limited_by_a_duration_that_was_given(asked: dict[str, Any], seconds: float, limited: bool) -> None:
-    for case in plan(replace(REQUEST, **asked)):
+    for case in plan(**asked):
         assert (case.effort.duration_s, case.effort.is_limited) == (seconds, limited)
         assert expected_seconds(case) == seconds + 10  # docs/method.md: what is promised
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("mode", "infer"), ("overlap", False), ("input_size", 96), ("output", "uint8"), ("decoder_option", {"a": "b"}),
+        ("loader_option", {"a": "b"}), ("warmup", 3), ("steps", 5), ("duration", 7.0), ("max_bytes", 10**9),
+        ("ci_target", 0.5), ("kernels", False), ("max_failures", 0.5), ("seed", 7), ("batch_size", 3), ("prefetch", 5),
+        ("model", "resnet18"), ("precision", "bf16"), ("device", "emulated"), ("decoder", "turbojpeg"),
+        ("loader", "multiprocess"), ("workers", 3),
+    ],
+)  # fmt: skip
+def test_an_option_sets_the_field_that_declares_it(name: str, value: object) -> None:
+    field = OPTIONS[name].field
+    found = [getattr(getattr(case, FIELDS[field]), field) for case in plan(**{"loader": "multiprocess", name: value})]
+    if name == "device":
+        assert all(str(one).startswith("emulated") for one in found)
+    else:
+        assert found and all(one == value for one in found)
+
+
 def test_arms_are_asked_for_by_name() -> None:
-    assert {case.effort.arms for case in plan(replace(REQUEST, arms=["free", "real"]))} == {(Arm.REAL, Arm.FREE)}
+    assert {case.effort.arms for case in plan(arms=["free", "real"])} == {(Arm.REAL, Arm.FREE)}
     with pytest.raises(ConfigError, match="--arms must be all, or a list with real"):
-        plan(replace(REQUEST, arms=["free"]))
+        plan(arms=["free"])
 
 
 def test_the_order_is_drawn_by_the_seed_and_anew_for_each_repeat() -> None:
-    cases = plan(replace(REQUEST, repeats=2))
+    cases = plan(repeats=2)
     first, second = ([one for one in cases if one.effort.repeat == repeat] for repeat in (0, 1))
     assert cases == [*first, *second]
 
@@ -80,45 +84,43 @@ def test_the_order_is_drawn_by_the_seed_and_anew_for_each_repeat() -> None:
         return [(one.subject.resolution, one.feed.loader, one.feed.workers) for one in some]
 
     assert order(first) != order(second) and sorted(map(str, order(first))) == sorted(map(str, order(second)))
-    assert plan(replace(REQUEST, repeats=2)) == cases
-    assert order(plan(replace(REQUEST, seed=1))) != order(first)
+    assert plan(repeats=2) == cases
+    assert order(plan(seed=1)) != order(first)
 
 
 def test_a_loader_that_decodes_for_itself_takes_no_part_in_the_list_of_decoders() -> None:
-    both = replace(
-        REQUEST, loaders=loaders("dali", "multiprocess"), workers=[2], decoders=decoders("pillow", "turbojpeg")
-    )
-    found = [(one.feed.loader, one.feed.decoder) for one in plan(both) if one.subject.resolution == 256]
+    both = {"loader": ["dali", "multiprocess"], "workers": 2, "decoder": ["pillow", "turbojpeg"]}
+    found = [(one.feed.loader, one.feed.decoder) for one in plan(**both) if one.subject.resolution == 256]
     assert sorted(found, key=str) == [("dali", None), ("multiprocess", "pillow"), ("multiprocess", "turbojpeg")]
     with pytest.raises(ConfigError, match="decodes for itself"):
-        plan(replace(both, loaders=loaders("dali")))
+        plan(**{**both, "loader": "dali"})
 
 
 def test_decode_scale_is_for_decoders_that_can_and_off_unless_asked_for() -> None:
-    both = replace(REQUEST, loaders=loaders("threaded"), workers=[2], decoders=decoders("pillow", "libjpeg"))
+    both = {"loader": "threaded", "workers": 2, "decoder": ["pillow", "libjpeg"]}
     for asked, expected in ((None, "off"), ("auto", "auto"), ("off", "off")):
-        scales = {case.feed.decoder: case.feed.decode_scale for case in plan(replace(both, decode_scale=asked))}
+        scales = {case.feed.decoder: case.feed.decode_scale for case in plan(**both, decode_scale=asked)}
         assert scales == {"pillow": None, "libjpeg": expected}
     with pytest.raises(ConfigError, match=r"needs a decoder that can scale: --decoder libjpeg, not pillow"):
-        plan(replace(both, decoders=decoders("pillow"), decode_scale="auto"))
+        plan(loader="threaded", decoder="pillow", decode_scale="auto")
     with pytest.raises(ConfigError, match=r"not dali \(decodes for itself\)"):
-        plan(replace(both, loaders=loaders("dali"), decoders=[None], decode_scale="auto"))
+        plan(loader="dali", decode_scale="auto")
     with pytest.raises(ConfigError, match="must be one of auto, off, not 'half'"):
-        plan(replace(both, decode_scale="half"))
-    feeds = [case.feed for case in plan(replace(both, decoders=decoders("libjpeg"), decoder_options={"scale": "auto"}))]
+        plan(**both, decode_scale="half")
+    feeds = [case.feed for case in plan(loader="threaded", decoder="libjpeg", decoder_option="scale=auto")]
     assert {(feed.decode_scale, feed.all_decoder_options["scale"]) for feed in feeds} == {("auto", "auto")}
     with pytest.raises(ConfigError, match="not both"):
-        plan(replace(both, decoders=decoders("libjpeg"), decoder_options={"scale": "auto"}, decode_scale="off"))
+        plan(loader="threaded", decoder="libjpeg", decoder_option="scale=auto", decode_scale="off")
 
 
 def test_io_threads_are_an_option_of_the_loaders_that_read_ahead() -> None:
-    mixed = replace(REQUEST, loaders=loaders("serial", "threaded"), workers=[2], io_threads=4, loader_options={})
-    options = {case.feed.loader: case.feed.loader_options for case in plan(mixed)}
+    mixed = plan(loader=["serial", "threaded"], workers=2, io_threads=4)
+    options = {case.feed.loader: case.feed.loader_options for case in mixed}
     assert options == {"serial": {}, "threaded": {"io_threads": "4"}}
     with pytest.raises(ConfigError, match="--io-threads is for --loader threaded"):
-        plan(replace(mixed, loaders=loaders("serial")))
+        plan(loader="serial", io_threads=4)
     with pytest.raises(ConfigError, match="--io-threads must be at least 0"):
-        plan(replace(mixed, io_threads=-1))
+        plan(loader="threaded", io_threads=-1)
 
 
 def test_threads_decode_with_libjpeg_where_it_can_be_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -178,13 +180,14 @@ def test_where_nothing_can_be_kept_the_next_decoder_takes_over_and_it_is_said_on
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
     chosen, notes = loader_choice("threaded").decoder, []
-    options = asked_options({"loader": ["threaded", "serial"], "workers": [1, 2], "device": "emulated"})
-    resolve(options, [(str(small_set / "96"), None)], on_note=notes.append)
+    options = read_options({"loader": ["threaded", "serial"], "workers": [1, 2], "device": "emulated"})
+    subjects = find_data_sets(small_set / "96", options)
+    request.plan(options, subjects, on_note=notes.append)
     assert chosen is not None and chosen.name == "turbojpeg"
     (note,) = [note for note in notes if "libjpeg" in note]
     assert "threaded decodes with turbojpeg" in note and "Not a directory; set XDG_CACHE_HOME" in note
     notes.clear()
-    resolve(over(options, {"decoder": "turbojpeg"}), [(str(small_set / "96"), None)], on_note=notes.append)
+    request.plan(options.changed(decoder="turbojpeg"), subjects, on_note=notes.append)
     assert not [note for note in notes if "libjpeg" in note], "the decoder was given"
 
 

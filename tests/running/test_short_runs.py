@@ -9,13 +9,15 @@ import pytest
 
 from loaderbench.analysis.record import analyze
 from loaderbench.cases.arms import Arm
-from loaderbench.cases.study import StudyRequest, Target, Variant, plan
+from loaderbench.cases.case import Case, Subject
+from loaderbench.cases.study import read_options
 from loaderbench.errors import ConfigError
-from loaderbench.plugins import LOADERS, loader_choice
+from loaderbench.plugins import LOADERS
 from loaderbench.recording.record import ShortRun
 from loaderbench.running.jobs.measure import measure
 from loaderbench.running.jobs.table import MeasureRequest
 from loaderbench.selftest.injections import Injection
+from loaderbench.studies.request import plan
 from tests.made import make_case, make_run
 
 pytestmark = pytest.mark.alone
@@ -59,17 +61,13 @@ def test_a_buffer_as_long_as_the_run_shows_the_device_alone(image_tree: Path) ->
     assert flatters(short) > 4
 
 
-def request(**changes: Any) -> StudyRequest:
-    given: dict[str, Any] = {
-        "variants": [Variant("/data", "x", 256)], "workers": [4],
-        "loaders": [loader_choice(name) for name in ("serial", "multiprocess", "dali")],
-        "targets": [Target("resnet50", "fp32", "cpu")], "mode": "train", "usable_cpus": 4,
-    }  # fmt: skip
-    return StudyRequest(**given | changes)
+def planned(**changes: Any) -> list[Case]:
+    given = {"workers": 4, "loader": ["serial", "multiprocess", "dali"], "device": "cpu", "cache": "as-is", **changes}
+    return plan(read_options(given), [Subject("/data", "x", 256)])
 
 
 def test_ratios_become_buffers_of_whole_batches() -> None:
-    cases = plan(request(buffer_ratios=[0.1, 0.5, 1.0], steps=100))
+    cases = planned(buffer_ratio=[0.1, 0.5, 1.0], steps=100)
     found = {
         (case.feed.loader, case.feed.buffer_ratio): (
             case.feed.prefetch,
@@ -89,12 +87,12 @@ def test_ratios_become_buffers_of_whole_batches() -> None:
 
 
 def test_without_steps_a_short_run_has_a_hundred() -> None:
-    assert plan(request(buffer_ratios=[1.0], loaders=[loader_choice("multiprocess")]))[0].feed.prefetch == 25
+    assert planned(buffer_ratio=1.0, loader="multiprocess")[0].feed.prefetch == 25
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"), [({"buffer_ratios": [0.0]}, "--buffer-ratio"), ({"max_bytes": 10**9}, "--max-bytes")]
+    ("changes", "says"), [({"buffer_ratio": 0.0}, "--buffer-ratio"), ({"max_bytes": 10**9}, "--max-bytes")]
 )
 def test_what_cannot_be_is_refused_in_one_line(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        plan(request(**{"buffer_ratios": [0.5], **changes}))
+        planned(**{"buffer_ratio": 0.5, **changes})

@@ -16,7 +16,8 @@ from capacity_facts import STEP_S, even, look_of
 from commands import INTERRUPTED, Started, call, run
 from made import make_device, rates_probe
 
-from loaderbench.cases.options import CapacityOptions, FeedOptions, Numbers, Options, StepOptions, Words
+from loaderbench.cases.options import CapacityOptions
+from loaderbench.cases.study import read_options
 from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.recording.capacity import CapacityFacts
 from loaderbench.recording.facts import Failure
@@ -108,10 +109,9 @@ def known(monkeypatch: pytest.MonkeyPatch) -> type[Known]:
 
 
 def study_of(small_set: Path, device: str, results: Path, **asked: Any) -> CapacityStudy:
-    step = StepOptions(batch_size=Numbers((2,)), device=device, precision=Words(("fp32",)))
-    feed = FeedOptions(loader=Words(("serial",)), workers=Numbers((1,)))
+    given = {"loader": "serial", "workers": 1, "batch_size": 2, "device": device, "precision": "fp32"}
     options = CapacityOptions(**{"max_ranks": 20, **asked})
-    plan = plan_capacity(str(small_set / "96"), Options(feed=feed, step=step), options)
+    plan = plan_capacity(str(small_set / "96"), read_options(given), options)
     return CapacityStudy(plan, Store(results))
 
 

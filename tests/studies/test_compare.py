@@ -12,29 +12,26 @@ import commands
 import pytest
 from commands import DEVICE, LONG, Started
 
-from loaderbench.cases.study import StudyRequest, Target, Variant
+from loaderbench.cases.case import Case, Subject
+from loaderbench.cases.study import read_options
 from loaderbench.errors import ConfigError
-from loaderbench.plugins import loader_choice
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import Comparison
-from loaderbench.studies.compare_plan import parse_targets, plan_comparison
+from loaderbench.studies.compare_plan import in_turn, parse_targets, plan_rounds
 from tests.shipped_schema import shipped
 from tests.studies.kept import assert_kept
 
 TINY = (*DEVICE, "--workers", "1", "--steps", "6", "--warmup", "2", "--duration", "0.5", "--quiet")
 
 
-def request(**changes: Any) -> StudyRequest:
-    values: dict[str, Any] = {
-        "variants": [Variant("/a/96", "nvme", 96), Variant("/b/96", "nfs", 96)],
-        "loaders": [loader_choice("multiprocess")], "workers": [8, 1], "usable_cpus": 8,
-        "targets": [Target("resnet50", "fp32", "cpu")], "mode": "train", "duration_s": 60.0,
-    }  # fmt: skip
-    return StudyRequest(**{**values, **changes})
+def planned(max_bytes: int | None = None) -> list[Case]:
+    options = read_options({"loader": "multiprocess", "workers": [8, 1], "device": "cpu", "duration": 60.0})
+    sides = [Subject("/a/96", "nvme", 96), Subject("/b/96", "nfs", 96)]
+    return in_turn(plan_rounds(options, sides, 3), sides, ["cold", "warm"], max_bytes)
 
 
 def test_the_sides_take_turns_in_every_round_cache_state_and_number_of_workers() -> None:
-    cases = plan_comparison(request(), ["cold", "warm"], 3)
+    cases = planned()
     assert len(cases) == 3 * 2 * 2 * 2
     order = [
         (case.effort.repeat, case.subject.cache, case.feed.workers, case.subject.dataset_name) for case in cases[:8]
@@ -48,7 +45,7 @@ def test_the_sides_take_turns_in_every_round_cache_state_and_number_of_workers()
 
 
 def test_the_byte_limit_is_that_of_a_storage_s_runs_together() -> None:
-    cases = plan_comparison(request(max_bytes=12_000), ["cold", "warm"], 3)
+    cases = planned(max_bytes=12_000)
     each_side = [
         sum(case.effort.max_bytes or 0 for case in cases if case.subject.dataset_name == name)
         for name in ("nvme", "nfs")

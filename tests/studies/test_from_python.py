@@ -20,10 +20,9 @@ from tests.studies.kept import assert_kept
 
 BEGIN = """
 import sys
-from loaderbench.cases.options import options
-from loaderbench.cases.study import plan
+from loaderbench.cases.study import read_options
 from loaderbench.recording.store import Store
-from loaderbench.studies.request import resolve
+from loaderbench.studies.request import find_data_sets, plan
 
 tree, results = sys.argv[1:]
 store = Store(results)
@@ -42,8 +41,8 @@ SCRIPTS = {
     "sweep": """
 from loaderbench.studies.sweep import SweepStudy
 
-request = resolve(options({**tiny, "loader": ["synthetic", "serial"]}), [(tree, None)])
-study = SweepStudy(plan(request), store)
+asked = read_options({**tiny, "loader": ["synthetic", "serial"]})
+study = SweepStudy(plan(asked, find_data_sets(tree, asked)), store)
 study.measure(quiet, lambda record: print(record.case.feed.loader, record.status))
 found = study.store_study().findings
 print(len(found.rows), found.rows[0].rate.value > 0)
@@ -53,7 +52,7 @@ import shutil, tempfile
 
 from loaderbench.studies.compare import ComparisonStudy, plan_data_sets
 
-asked, other = options({**tiny, "loader": "threaded"}), tempfile.TemporaryDirectory()
+asked, other = read_options({**tiny, "loader": "threaded"}), tempfile.TemporaryDirectory()
 copy = shutil.copytree(tree, other.name, dirs_exist_ok=True)
 study = ComparisonStudy(
     plan_data_sets([("a", tree), ("b", copy)], asked, 2, on_note=quiet, progress=quiet), store
@@ -65,18 +64,20 @@ other.cleanup()
     "tune": """
 from loaderbench.studies.tune import Tune, plan_tuning
 
-asked = options({**tiny, "loader": "serial", "decoder": "pillow", "prefetch": 2})
-cases, default = plan_tuning(asked, (tree, None), on_note=quiet, progress=quiet)
+asked = read_options({**tiny, "loader": "serial", "decoder": "pillow", "prefetch": 2})
+cases, default = plan_tuning(asked, tree, on_note=quiet, progress=quiet)
 study = Tune(cases, cases[0], 20.0, store, lambda line: print(line.split(":")[0])).run()
 print(study.findings.winner.feed.loader, len(study.own_runs), len(study.runs))
 """,
     "precision": """
-from loaderbench.studies.precision import PrecisionRequest, PrecisionStudy, plan_precision
+from loaderbench.cases.options import PrecisionOptions
+from loaderbench.studies.precision import PrecisionStudy
+from loaderbench.studies.precision_plan import plan_precision
 
-request = PrecisionRequest(
-    "shufflenet_v2_x0_5", "infer", "cpu", ["bf16"], num_steps=2, batch_size=2, input_size=32
+options = PrecisionOptions(
+    "shufflenet_v2_x0_5", "infer", ["bf16"], device="cpu", steps=2, batch_size=2, input_size=32
 )
-study = PrecisionStudy(plan_precision(request), store)
+study = PrecisionStudy(plan_precision(options), store)
 study.run(quiet)
 print(*(mode.precision for mode in study.modes), *(mode.status for mode in study.modes))
 """,

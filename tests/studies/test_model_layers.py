@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from commands import INTERRUPTED, call
 
-from loaderbench.cases.options import ModelOptions, Numbers
+from loaderbench.cases.options import ModelOptions
 from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_layers import LayersFacts, LayersResult
@@ -152,7 +152,7 @@ def test_json_and_report(result: LayersResult, results: Path, tmp_path: Path) ->
 
 
 def test_loading_is_measured_from_the_running_loader(tmp_path: Path, small_set: Path) -> None:
-    data = DataOptions(str(small_set), 96, workers=Numbers((1,)))
+    data = DataOptions(str(small_set), 96, workers=1)
     planned = plan_layers("lenet", ModelOptions(device="cpu"), 4, 5, alone=False, data=data)
     assert (planned.request.step.channels, planned.request.step.input_size) == (3, 28)
     study = LayersStudy(planned, Store(tmp_path / "results"))
@@ -225,5 +225,5 @@ def test_the_layers_in_the_step_survive_what_comes_after(tmp_path: Path, monkeyp
 
 
 def test_lists_are_refused() -> None:
-    with pytest.raises(ConfigError, match="takes one --workers"):
-        plan_layers("lenet", CPU_ADAM, data=DataOptions("x", workers=Numbers((1, 2))))
+    with pytest.raises(ConfigError, match="takes one --loader"):
+        plan_layers("lenet", CPU_ADAM, data=DataOptions("x", loader="serial,threaded"))

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from commands import Started
 from rich.console import Console
 
 from loaderbench import plain
+from loaderbench.cases.options import PrecisionOptions, group
 from loaderbench.devices.select import num_visible_gpus
 from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import Failure
@@ -30,7 +30,7 @@ from loaderbench.running.jobs.table import Examined, ExamineRequest, Job, StepsR
 from loaderbench.running.supervisor import JobFailed
 from loaderbench.studies import precision as study_module
 from loaderbench.studies.precision import PrecisionStudy
-from loaderbench.studies.precision_plan import PrecisionPlan, PrecisionRequest, plan_precision
+from loaderbench.studies.precision_plan import PrecisionPlan, plan_precision
 from tests.filled import same
 from tests.made import make_device
 from tests.precision_facts import MODEL, numbers, timing
@@ -41,11 +41,11 @@ NUM_PARAMETERS = 1_366_792  # torchvision's table
 
 
 def plan(**changes: Any) -> PrecisionPlan:
-    asked = PrecisionRequest(
-        model=MODEL, mode="train", device="cpu", precisions=["fp32", "bf16", "amp-fp16"], num_steps=NUM_STEPS,
-        batch_size=4, input_size=64, seed=3,
-    )  # fmt: skip
-    return plan_precision(replace(asked, **changes))
+    given = {
+        "model": MODEL, "device": "cpu", "precisions": ["fp32", "bf16", "amp-fp16"], "steps": NUM_STEPS,
+        "batch_size": 4, "input_size": 64, "seed": 3,
+    }  # fmt: skip
+    return plan_precision(group(PrecisionOptions, {**given, **changes}))
 
 
 def as_json(study: PrecisionStudy) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Precis
     def run(answers: dict[tuple[str, str], Any], **changes: Any) -> PrecisionStudy:
         monkeypatch.setattr(FakeChild, "answers", answers)
         monkeypatch.setattr(study_module, "Child", FakeChild)
-        study = PrecisionStudy(plan(num_steps=2, **changes), Store(tmp_path))
+        study = PrecisionStudy(plan(steps=2, **changes), Store(tmp_path))
         with contextlib.suppress(KeyboardInterrupt):
             study.run(lambda line, keep: None)
         return study
@@ -301,7 +301,7 @@ def test_a_loss_scale_reaches_the_modes_that_use_one() -> None:
 
 def test_auto_without_a_gpu_means_the_cpu_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loaderbench.studies.precision_plan.num_visible_gpus", lambda: 0)
-    planned = plan(device="auto", batch_size=None, input_size=None, num_steps=None)
+    planned = plan(device="auto", batch_size=None, input_size=None, steps=None)
     assert {step.device for step in planned.steps} == {"cpu"}
     assert (planned.num_steps, planned.steps[0].batch_size, planned.steps[0].input_size) == (30, 8, 64)
     assert planned.note is not None and planned.note.startswith("No NVIDIA GPU here: 30 steps run on the CPU")
@@ -318,7 +318,7 @@ def test_cuda_without_a_gpu_is_refused() -> None:
         ({"device": "emulated"}, "use --device cpu"),
         ({"device": "emulated:h200"}, "use --device cpu"),
         ({"precisions": ["fp8"]}, "--precisions must be one of fp32,"),
-        ({"num_steps": 1}, "--steps must be at least 2"),
+        ({"steps": 1}, "--steps must be at least 2"),
         ({"input_size": 16}, "--input-size must be at least 32"),
         ({"batch_size": 0}, "--batch-size must be"),
         ({"mode": "both"}, "--mode must be one of"),
@@ -355,7 +355,7 @@ def test_an_interrupted_command_ends_its_process_and_keeps_the_json(tmp_path: Pa
 @pytest.fixture(scope="module")
 def modes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     names = ["fp32", "tf32", "bf16", "fp16", "pure-bf16", "pure-fp16", "amp-bf16", "amp-fp16"]
-    asked = plan(model="resnet18", device="cuda", precisions=names, num_steps=20, batch_size=32)
+    asked = plan(model="resnet18", device="cuda", precisions=names, steps=20, batch_size=32)
     study = PrecisionStudy(asked, Store(tmp_path_factory.mktemp("precision")))
     study.run(lambda line, keep: None)
     return by_name(as_json(study))

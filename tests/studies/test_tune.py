@@ -18,8 +18,7 @@ from rich.console import Console
 from loaderbench import plugins
 from loaderbench.analysis.tuning import tuned as judged_tuning
 from loaderbench.cases.case import Case
-from loaderbench.cases.options import options
-from loaderbench.cases.study import plan
+from loaderbench.cases.study import read_options
 from loaderbench.commands import run as run_command
 from loaderbench.errors import CaseFailed
 from loaderbench.machine import environment
@@ -34,7 +33,7 @@ from loaderbench.selftest.injections import Injection
 from loaderbench.studies.again import records_of
 from loaderbench.studies.likely import fair_order, likely, ranked, representatives
 from loaderbench.studies.measure import measure_case, unwatched
-from loaderbench.studies.request import resolve
+from loaderbench.studies.request import find_data_sets, plan
 from loaderbench.studies.tune import Tune, _search_s, num_that_fit
 from loaderbench.studies.tune_plan import describe, plan_tuning
 from tests.analysis.simulate import Pipeline
@@ -402,8 +401,8 @@ def test_the_smallest_budget_searches_and_keeps_everything(
 @pytest.mark.parametrize("seed", range(6))
 def test_the_default_is_what_a_user_of_pytorch_has_whatever_the_order(seed: int, small_set: Path) -> None:
     loaders = ["threaded", "multiprocess"]
-    asked = options({"res": 96, "loader": loaders, "workers": 2, "device": "emulated", "seed": seed})
-    _, default = plan_tuning(asked, (str(small_set), 96), on_note=lambda line: None, progress=lambda done, of: None)
+    asked = read_options({"res": 96, "loader": loaders, "workers": 2, "device": "emulated", "seed": seed})
+    _, default = plan_tuning(asked, str(small_set), on_note=lambda line: None, progress=lambda done, of: None)
     feed = default.feed
     assert (feed.loader, feed.decoder, feed.decode_scale, feed.output) == ("multiprocess", "pillow", None, "float32")
     assert (feed.loader_options, feed.decoder_options) == ({}, {})
@@ -427,14 +426,14 @@ needs_libjpeg = pytest.mark.skipif(
 def test_every_way_of_a_decoder_and_a_loader_is_a_setting(
     size: int, decode_scale: str | None, scales: set[str], small_set: Path
 ) -> None:
-    asked = options(
+    asked = read_options(
         {
             "res": 96, "loader": "multiprocess,threaded", "decoder": "pillow,libjpeg", "workers": 1, "prefetch": 2,
             "device": "emulated", "input_size": size, "decode_scale": decode_scale,
         },
         of="tune",
     )  # fmt: skip
-    cases, _ = plan_tuning(asked, (str(small_set), 96), on_note=lambda line: None, progress=lambda done, of: None)
+    cases, _ = plan_tuning(asked, str(small_set), on_note=lambda line: None, progress=lambda done, of: None)
     pillows = {("multiprocess", ""), ("multiprocess", "direct"), ("threaded", "")}
     feeds = [one.feed for one in cases]
     by_pillow = [(one.loader, one.loader_options.get("samples", "")) for one in feeds if one.decoder == "pillow"]
@@ -518,7 +517,7 @@ def test_the_command_that_measures_the_winner_again_says_all_that_was_asked(
 ) -> None:
     # given a search of another step than the default's
     monkeypatch.chdir(tmp_path)
-    asked = options(
+    asked = read_options(
         {
             "res": 96, "loader": "multiprocess", "decoder": "libjpeg,pillow", "workers": "1,2", "prefetch": 2,
             "device": "emulated", "input_size": 32, "batch_size": 8, "overlap": False, "seed": 3, "mode": "infer",
@@ -526,7 +525,7 @@ def test_the_command_that_measures_the_winner_again_says_all_that_was_asked(
         },
         of="tune",
     )  # fmt: skip
-    cases, default = plan_tuning(asked, (str(small_set), 96), on_note=lambda line: None, progress=lambda done, of: None)
+    cases, default = plan_tuning(asked, str(small_set), on_note=lambda line: None, progress=lambda done, of: None)
     Machine(scaled_pipeline).install(monkeypatch)
     study = Tune(cases, default, 120.0, Store(tmp_path), lambda line: None).run()
     assert isinstance(study.findings, Tuning) and study.findings.winner is not None
@@ -537,7 +536,7 @@ def test_the_command_that_measures_the_winner_again_says_all_that_was_asked(
     monkeypatch.setattr(run_command, "measure", lambda given, sets, *rest, **more: taken.append((given, sets)))
     assert commands.call(*shlex.split(line)[1:]).code == 0
     ((given, sets),) = taken
-    (again,) = plan(resolve(given, sets))
+    (again,) = plan(given, find_data_sets(sets, given))
     # then it is the same case
     assert winner.feed.decode_scale == "auto"
     assert (again.feed, again.step, again.subject.cache) == (winner.feed, winner.step, winner.subject.cache)
