@@ -126,7 +126,10 @@ def test_a_study_is_reproduced_from_its_runs_facts(results: Path) -> None:
     assert ended.code == 1 and f"rows[0].rate.value: 1.5 → {rate}" in unwrapped(ended)
     # … which stays, and is said to
     before = study.read_bytes()
-    assert f"{study.parent.name} is left as it is: it is a study" in analyze(results, study.parent.name, "--save").err
+    assert (
+        f"{study.parent.name} is a study, so --save left it unchanged"
+        in analyze(results, study.parent.name, "--save").err
+    )
     assert study.read_bytes() == before
 
 
@@ -337,7 +340,7 @@ def test_a_run_that_is_being_measured_or_crashed_is_not_judged_with_all(results:
 @pytest.mark.parametrize("arguments", [(), ("latest", "--all")])
 def test_a_run_or_all_and_not_both(arguments: tuple[str, ...], measured: Path) -> None:
     ended = analyze(measured, *arguments)
-    assert (ended.code, ended.out) == (2, "") and ended.lines == ["loaderbench: analyze takes a RUN, or --all"]
+    assert (ended.code, ended.out) == (2, "") and ended.lines == ["loaderbench: analyze needs a RUN, or --all"]
 
 
 @pytest.mark.parametrize(
@@ -354,7 +357,7 @@ def test_what_is_not_there_is_refused(arguments: tuple[str, ...], says: str, mea
 
 def test_an_empty_store_says_what_to_do(tmp_path: Path) -> None:
     ended = analyze(tmp_path, "--all")
-    assert ended.code == 2 and "measure something with `loaderbench run`" in ended.lines[-1]
+    assert ended.code == 2 and "measure one with `loaderbench run`" in ended.lines[-1]
 
 
 def test_a_failed_run_is_reproduced_too(small_set: Path, tmp_path: Path) -> None:

@@ -94,9 +94,9 @@ def test_rm_of_a_study_takes_its_runs_unless_another_needs_them(store: Store) ->
     study, other = add_study(store, [shared, own]), add_study(store, [shared])
     ended = remove(store, study, "--yes")
     assert ended.code == 0
-    assert f"kept, since another study names it: {shared}" in ended.out
+    assert f"kept {shared}: another study uses it" in ended.out
     assert left(store) == {shared, beside, other}
-    assert f"{other} stays, and will lack a run" in remove(store, shared, "--yes").out
+    assert f"{other} is kept but loses a run" in remove(store, shared, "--yes").out
 
 
 def test_rm_leaves_a_run_that_is_being_measured(store: Store) -> None:

@@ -44,8 +44,8 @@ from loaderbench.lacking import NO_THREAD, memory_for
 
 app = typer.Typer(
     name="loaderbench",
-    help="What limits this training or inference run: storage, CPU preparation, a lack of processors, "
-    "the copy to the device, kernel launches or compute?",
+    help="Find what limits a training or inference run: storage, CPU preparation, contention for CPUs, "
+    "the copy to the device, kernel launches or compute.",
     invoke_without_command=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -101,7 +101,7 @@ app.add_typer(dataset.app, name="dataset")
 app.add_typer(model.app, name="model")
 
 
-MORE_PROCESSES = "this user may have no more processes and threads: raise `ulimit -u`, or end some"
+MORE_PROCESSES = "this user has reached the limit of processes and threads: raise `ulimit -u`, or end some of them"
 
 
 def _check_threads() -> None:
@@ -153,7 +153,7 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except RecursionError:
-        code, message = 1, "a tree of folders, or a file's content, is nested too deeply"
+        code, message = 1, "a folder tree or a file's content is nested too deeply"
     except (RuntimeError, ImportError, MemoryError) as error:
         limited = memory_for(error)
         if not limited and str(error) != NO_THREAD:

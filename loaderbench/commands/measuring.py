@@ -68,9 +68,9 @@ def measure(
         loaders = [loader.name for loader in request.loaders]
         study = SweepStudy(cases, store, loaders=loaders, resume=resume, tag=tag)
         if study.num_taken and not output.quiet:
-            say(f"{study.num_taken} of {len(cases)} cases are finished and taken from {output.results}")
+            say(f"{output.results} already has {study.num_taken} of {len(cases)} cases; they are not measured again")
         ended = _run(study, output, verify=verify, ahead=ahead)
-    go_on = "the same command with --resume measures the rest" if len(cases) > 1 else ""
+    go_on = "repeat the command with --resume to measure the rest" if len(cases) > 1 else ""
     records = study.records
     unstored = _show(study, records, output, single=len(cases) == 1)
     if unstored is not None and not isinstance(ended, LoaderbenchError):
@@ -117,8 +117,8 @@ def _check_profile(path: Path, case: Case) -> None:
     from loaderbench.devices.select import num_visible_gpus, nvml_ordinal
 
     if nvml_ordinal(case.step.device) is None:
-        use = ": give --device cuda" if num_visible_gpus() else ", and there is none here"
-        raise ConfigError(f"--save-profile takes the times of a real GPU{use}")
+        use = ": use --device cuda" if num_visible_gpus() else ", and this machine has none"
+        raise ConfigError(f"--save-profile needs a real GPU{use}")
     check_json_target(str(path))
 
 

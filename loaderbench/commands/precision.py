@@ -17,17 +17,23 @@ def precision(
     *,
     model: Annotated[str, typer.Option(help="A torchvision classification model")] = "resnet50",
     mode: Annotated[str, typer.Option(help="train or infer")] = "train",
-    precisions: Annotated[str | None, typer.Option(help="Comma separated; fp32 always runs  [default: all]")] = None,
+    precisions: Annotated[
+        str | None, typer.Option(help="Precisions, comma separated; fp32 always runs  [default: all]")
+    ] = None,
     steps: Annotated[
-        int | None, typer.Option(help="Steps to time, and as many to compare with fp32  [default: 100; 30 on the CPU]")
+        int | None,
+        typer.Option(help="Steps to time, and the same number to compare with fp32  [default: 100; 30 on the CPU]"),
     ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples per step  [default: 64; 8 on the CPU]")] = None,
     input_size: Annotated[int | None, typer.Option(help="Side of the images  [default: 224; 64 on the CPU]")] = None,
     loss_scale: Annotated[
-        str | None, typer.Option(help="dynamic, or a whole number; training in fp16  [default: 128; amp-fp16: dynamic]")
+        str | None,
+        typer.Option(
+            help="Loss scale for training in fp16: dynamic, or a whole number  [default: 128; amp-fp16: dynamic]"
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto (cuda, else cpu), cpu[:THREADS], cuda[:N], xpu[:N]")] = "auto",
-    seed: Annotated[int, typer.Option(help="Seed of weights and batches")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the weights and batches")] = 0,
     output: OutputOptions,
 ) -> None:
     """Run a model in every precision: time, memory, and whether its numbers still agree with fp32."""
@@ -49,7 +55,7 @@ def precision(
     show_study(study, output)
     if ended is not None:
         num_done = sum(mode.status != "interrupted" for mode in study.modes)
-        raise Interrupted(f"interrupted: {num_done} of {len(plan.steps)} modes were finished and are kept", ended)
+        raise Interrupted(f"interrupted: {num_done} of {len(plan.steps)} precisions finished and are kept", ended)
     statuses = [one.status for one in study.modes]
     if "failed" in statuses or all(status == "skipped" for status in statuses):
         raise typer.Exit(1)

@@ -97,7 +97,7 @@ def show_plan(cases: Sequence[Case], title: Callable[[Case], str] = attrgetter("
     for case in cases:
         echo(title(case))
     seconds = sum(expected_seconds(case) for case in cases)
-    longer = "" if all(case.effort.is_limited for case in cases) else ", longer where --steps take longer"
+    longer = "" if all(case.effort.is_limited for case in cases) else ", longer if --steps take longer"
     echo(f"{len(cases)} case{'s' * (len(cases) != 1)}, at most {seconds / 60:.1f} minutes{longer}")
 
 
@@ -113,9 +113,9 @@ def end(records: Sequence[RunRecord], num_cases: int, ended: BaseException | Non
         raise ended
     if ended is not None:
         parts = [record.run_id for record in records if record.status == "interrupted"]
-        kept = f"{len(records) - len(parts)} of {num_cases} cases were finished and are kept"
+        kept = f"{len(records) - len(parts)} of {num_cases} cases finished and are kept"
         if parts:
-            kept = f"what was measured until then is kept: {parts[0]}"
+            kept = f"the part measured so far is kept: {parts[0]}"
         if elsewhere := getattr(ended, "__notes__", []):
             kept = "; ".join(elsewhere)
         raise Interrupted(f"interrupted: {kept}{f'; {go_on}' if go_on else ''}", ended)

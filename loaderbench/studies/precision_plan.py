@@ -58,7 +58,7 @@ def plan_precision(request: PrecisionRequest) -> PrecisionPlan:
             there.
     """
     if request.device != "auto" and not traits_of(request.device).computes:
-        raise ConfigError("an emulated device computes nothing, so precisions cannot be compared: use --device cpu")
+        raise ConfigError("an emulated device computes no numbers, so precisions cannot be compared: use --device cpu")
     precisions = [check_choice("--precisions", name, PRECISIONS) for name in request.precisions]
     check_choice("--mode", request.mode, MODES)
     choice = _device(request)
@@ -105,6 +105,6 @@ def _note(request: PrecisionRequest, num_steps: int, step: Step) -> str:
     missing = "No NVIDIA GPU here: " if request.device == "auto" else ""
     size = step.input_size
     return (
-        f"{missing}{num_steps} steps run on the CPU, {step.batch_size} images of {size}×{size} each; "
-        "the time that it takes is shown once the first steps are done."
+        f"{missing}{num_steps} steps run on the CPU, {step.batch_size} images of {size}×{size} each; the "
+        "remaining time appears after the first steps."
     )

@@ -77,7 +77,7 @@ def run(
     one_of_each("run", asked, *ONE_OF_EACH)
     cases = planned(resolve(asked, named_data_sets(dataset, asked, (DEFAULT_RESOLUTION,)), on_note=say))
     if len(cases) > 1:
-        raise ConfigError(f"these options ask for {len(cases)} runs, and run() returns one: use sweep()")
+        raise ConfigError(f"these options give {len(cases)} runs, and run() returns one: use sweep()")
     study = SweepStudy(cases, Store(results), tag=tag)
     study.measure(on_message, lambda record: None)
     if verify:

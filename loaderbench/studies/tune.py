@@ -138,7 +138,7 @@ class Tune:
         finally:
             study = self._keep()
         if not any(rate_of_runs(rates(records)) for records in self._records.values()):
-            raise CaseFailed("the finalists could not be measured; see `loaderbench list`")
+            raise CaseFailed("no finalist could be measured; see `loaderbench list`")
         return study
 
     def _keep(self) -> StudyRecord:
@@ -196,7 +196,7 @@ class Tune:
         raced = {case.key: rate_of_runs(rates(self._records[case.key])) for case in self._finals}
         finals = [(case, rate.value, "the finals so far") for case in self._finals if (rate := raced[case.key])]
         looks = [
-            (trial.case, trial.rates[-1], f"a short look (rung {len(trial.rates)})")
+            (trial.case, trial.rates[-1], f"a short measurement (rung {len(trial.rates)})")
             for trial in self._trials
             if trial.rates
         ]
@@ -217,7 +217,7 @@ class Tune:
         known = {case.key for case in self._cases}
         self._settings = fair_order([*self._cases, *(case for case in first if case.key not in known)], seed)
         if first:
-            self._say(f"first the {len(first)} that stored runs found fast or advised: {describe(first[0])} …")
+            self._say(f"starting with the {len(first)} that stored runs found fast or advised: {describe(first[0])} …")
         with (
             temporary_folder() as folder,
             KeptChild(folder / "worker.log") as kept,
@@ -229,8 +229,8 @@ class Tune:
                 raise CaseFailed(f"no setting could be measured: {self._screens[0].failure}")
             if len(tried) < len(self._settings):
                 self._say(
-                    f"{len(tried)} of {len(self._settings)} settings fit into {self._budget_s:.0f} s; a larger "
-                    "--budget tries more"
+                    f"{len(tried)} of {len(self._settings)} settings fit into {self._budget_s:.0f} s; give a larger "
+                    "--budget to try more"
                 )
             self._trials = left = [Trial(case) for case in tried]
             while len(left) > NUM_FINALISTS or self._num_rungs == 0:
@@ -254,7 +254,9 @@ class Tune:
         todo = representatives(self._settings)
         for number, case in enumerate(todo, 1):
             if time.monotonic() > deadline:
-                self._say(f"looked at {number - 1} of {len(todo)} loaders alone; the others follow their kind")
+                self._say(
+                    f"measured {number - 1} of {len(todo)} loaders alone; the others are ranked by those of their kind"
+                )
                 return
             try:
                 rate = kept.child(case.feed.decoder).ask(SCREEN, ScreenRequest(case, SCREEN_S), quiet)
@@ -287,7 +289,7 @@ class Tune:
                 continue
             trial.runs.append(record.run_id)
             if record.throughput is None:
-                trial.failure = "no complete step in the time of a trial"
+                trial.failure = "no step completed within a trial"
                 continue
             rate = record.throughput.value
             trial.rates.append(rate)
@@ -320,7 +322,7 @@ class Tune:
             if case.feed.decode_scale != SCALED or name in self._scales:
                 continue
             if plugins.LOADERS.find(case.feed.loader).traits.format is not None:
-                self._no_scales = "the images lie in containers"
+                self._no_scales = "the images are in container files"
                 continue
             try:
                 self._scales[name] = kept.child(name).ask(COMPARE_SCALES, ScalesRequest(case), quiet)

@@ -83,7 +83,7 @@ class ScriptWatch:
             ConfigError: this process is watched already.
         """
         if _Watch.current is not None:
-            raise ConfigError("this script is being watched already: start another one as a process of its own")
+            raise ConfigError("this script is already watched: start the other one as a process of its own")
         self.script, self._arguments, self._as_module = script, list(arguments), as_module
         self._path = str(Path(script).absolute())  # the script may go to another folder
         self._store, self._tell, self._probes, self._every_s = store, tell, probes, every_s
@@ -198,7 +198,7 @@ class ScriptWatch:
         try:
             self._interpreter.as_it_was(self._store_and_say)
         except Exception as error:
-            say_problem(f"what was seen cannot be told: {error!r}")
+            say_problem(f"the result cannot be shown: {error!r}")
 
     def _store_and_say(self) -> None:
         """On the process's own stderr: the script's may be its log by now."""
@@ -295,7 +295,7 @@ def stored_or_told(store: Callable[[], RunRecord | None]) -> tuple[RunRecord | N
     except LoaderbenchError as error:
         problem = str(error)
     except Exception as error:
-        problem = f"what was seen could not be stored: {error!r}"
+        problem = f"the result could not be stored: {error!r}"
     say_problem(problem)
     return record, problem
 

@@ -294,12 +294,12 @@ def test_an_error_s_traceback_is_the_plain_one_for_the_script_and_at_its_end(
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("raise ValueError('x')", "the script failed (ValueError) before anything that is watched was iterated"),
+        ("raise ValueError('x')", "the script failed (ValueError) before it iterated a watched loader"),
         ("for batch in DataLoader(Fails(0), 4): pass", "the script failed (KeyError) after 0 batches, too few for a"),
         ("for batch in DataLoader(Fails(4), 4): pass", "the script failed (KeyError) after 1 batch, too few for a v"),
         (
             "for batch in DataLoader(Fails(900), 4): pass",
-            "the script failed (KeyError) after 225 batches: what follows is about these",
+            "the script failed (KeyError) after 225 batches; the result covers those",
         ),
         (
             "for batch in DataLoader(Fails(0), 4, num_workers=2): pass",
