@@ -27,7 +27,7 @@ def package(name: str, error: Exception, install: str) -> UnavailableError:
     if isinstance(error, ModuleNotFoundError):
         return UnavailableError(f"{name} is not installed ({error}); {install}")
     said = str(error) or type(error).__name__
-    return UnavailableError(f"{name} is installed, but does not load ({said}){memory()}")
+    return UnavailableError(f"{name} is installed but cannot be loaded ({said}){memory()}")
 
 
 def memory() -> str:

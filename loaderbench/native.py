@@ -64,7 +64,7 @@ def not_kept(stem: str) -> str | None:
     except UnavailableError as error:
         return str(error)
     except OSError as error:
-        return f"nothing can be kept in {folder}: {error.strerror}; set XDG_CACHE_HOME"
+        return f"cannot write to {folder}: {error.strerror}; set XDG_CACHE_HOME"
     return None
 
 

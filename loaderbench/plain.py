@@ -116,7 +116,7 @@ def to_json(value: object, not_finite: list[str] | None = None, arrays: Arrays |
             arrays[where] = numpys
             return where
         return to_json(numpys.tolist(), not_finite, arrays, where)
-    raise TypeError(f"{where or 'the value'} has no JSON form: {type(value).__name__}")
+    raise TypeError(f"{where or 'the value'} cannot be written as JSON: {type(value).__name__}")
 
 
 # -- reading ---------------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ class Table(Generic[Traits]):
         missing = [member for member in self.members if not hasattr(module, member)]
         if missing:
             lacks = f"{module.__name__} lacks {' and '.join(missing)}"
-            raise ConfigError(f"{self.kind} '{name}': {lacks}: docs/plug-ins.md")
+            raise ConfigError(f"{self.kind} '{name}': {lacks} (docs/plug-ins.md)")
         return module
 
 
@@ -143,7 +143,7 @@ def _from_entry(table: Table[Traits], entry: EntryPoint) -> Plugin[Traits]:
         raise UnavailableError(f"{table.kind} '{entry.name}' is not available: {error}") from error
     if not isinstance(found, Plugin) or not isinstance(found.traits, table.traits):
         wanted = f"Plugin({table.traits.__name__}(…), module)"
-        raise ConfigError(f"entry point {table.group}:{entry.name} must name a {wanted}: docs/plug-ins.md")
+        raise ConfigError(f"entry point {table.group}:{entry.name} must name a {wanted} (docs/plug-ins.md)")
     return found
 
 
@@ -307,7 +307,7 @@ DEVICES: Table[DeviceTraits] = Table(
                 "cpu[:THREADS]",
                 lacks={
                     "tf32": "TF32 is a mode of NVIDIA's tensor cores",
-                    **{name: "fp16 is slow and partial there" for name in PRECISIONS if name.endswith("fp16")},
+                    **{name: "fp16 is slow and incomplete on it" for name in PRECISIONS if name.endswith("fp16")},
                 },
                 on_host_cpus=True,
                 choose="loaderbench.devices.select:choose_cpu",
@@ -429,7 +429,7 @@ def missing(needs: Needs) -> str | None:
         try:
             reason: str | None = function(needs.check)()
         except Exception as error:  # another package's code
-            return f"{needs.check} does not say what is missing: {error}"
+            return f"{needs.check} failed to say what is missing: {error}"
         return reason
     if needs.packages and not brought_by(needs):
         return f"{' or '.join(name.rstrip('*-') for name in needs.packages)} is not installed"
@@ -442,7 +442,7 @@ def function(path: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"a plug-in names {path}, which is not there: {error}") from error
+        raise ConfigError(f"a plug-in names {path}, which does not exist: {error}") from error
 
 
 def installed_decoders(formats: Iterable[str] = ("jpeg",)) -> list[DecoderChoice]:
@@ -581,5 +581,5 @@ def _read(plugin: str, declared: Mapping[str, str], given: Mapping[str, str]) ->
         try:
             values[key] = TRUTHS[text.lower()] if kind == "bool" else OPTION_TYPES.get(kind, str)(text)
         except (KeyError, ValueError) as error:
-            raise ConfigError(f"option '{key}' wants a value of type {kind}, not '{text}'") from error
+            raise ConfigError(f"option '{key}' needs a value of type {kind}, not '{text}'") from error
     return values

@@ -93,7 +93,7 @@ def library() -> ctypes.CDLL:
             f"(`apt-get install gcc libjpeg62-turbo-dev`)"
         ) from error
     except OSError as error:
-        raise UnavailableError(f"the compiled libjpeg decoder does not load: {error}") from error
+        raise UnavailableError(f"the compiled libjpeg decoder cannot be loaded: {error}") from error
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     library.lb_new.restype = pointer
     library.lb_new.argtypes = []
@@ -125,7 +125,7 @@ class _Maker:
         self.report_at = ctypes.addressof(self.report)
         self.handle = library.lb_new()
         if not self.handle:
-            raise MemoryError("libjpeg could not be started")
+            raise MemoryError("libjpeg could not be initialised")
 
     def __del__(self) -> None:
         if getattr(self, "handle", None):

@@ -123,7 +123,7 @@ def build(options: Options, context: object = None) -> PillowDecoder:
     """Raises UnavailableError where the module `PIL` is pillow-simd: a figure for Pillow would be another library's."""
     if is_simd():
         raise UnavailableError(
-            f"the Pillow of this environment is pillow-simd {PIL.__version__}: use --decoder pillow-simd, "
-            "or `pip uninstall pillow-simd` and `pip install --force-reinstall pillow`"
+            f"this environment has pillow-simd {PIL.__version__} instead of Pillow: use --decoder "
+            "pillow-simd, or `pip uninstall pillow-simd` and `pip install --force-reinstall pillow`"
         )
     return PillowDecoder()

@@ -112,7 +112,7 @@ class Anonymous:
             return value if value.dtype.kind in "biuf" else None
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return self._built_dataclass(value)
-        raise TypeError(f"nobody said what of {type(value).__name__} may be given away")
+        raise TypeError(f"no rule says which fields of {type(value).__name__} may be published")
 
     def _built_dataclass(self, value: object) -> object:
         given = {}

@@ -120,7 +120,7 @@ class Report:
             return f"What these models cost: {len(self.parts)} studies"
         about = list(dict.fromkeys(training(record) for record in self.records))
         what = about[0] if len(about) == 1 else f"{len(about)} workloads" if len(about) else "these runs"
-        return f"What limits {what}: {len(self.parts)} studies" if self.parts else "Runs that did not end well"
+        return f"What limits {what}: {len(self.parts)} studies" if self.parts else "Failed and interrupted runs"
 
     @property
     def when(self) -> str:
@@ -169,7 +169,7 @@ class Content:
         """Studies of a model alone, which have no runs."""
         if not records and not self.of_models:
             why = f": {without[0][-1]}" if without else "; measure one with `loaderbench run`"
-            raise ConfigError(f"no finished run in {store.root.name}{why}")
+            raise ConfigError(f"no finished run in {store.name}{why}")
         self.folders = folders
         self.by_id = {record.run_id: record for record in records}
         self.comparisons = [study for study in known if study.kind == "compare"]

@@ -244,13 +244,13 @@ def _stages_and_capacities(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def _storage(storage: StorageFigures) -> str:
-    proof = "nothing to do, proven" if storage.idle_proof is not None else ""
+    proof = "idle, proven" if storage.idle_proof is not None else ""
     if storage.cache_state == "cold":
         by = "" if storage.cold_proof is None else f" by {storage.cold_proof}"
         proof = f"cold proven{by}" if storage.cold_proven else "cold not proven"
     moved = f"bytes read {NOT_MEASURED}" if storage.bytes_read is None else f"{fmt.size(storage.bytes_read)} read"
     if storage.expected_bytes is not None:
-        moved += f" of {fmt.size(storage.expected_bytes)} asked for"
+        moved += f" of {fmt.size(storage.expected_bytes)} requested"
     bandwidth, ceiling = storage.bandwidth_bytes_per_s, storage.ceiling
     before, after = storage.residency_fraction.before, storage.residency_fraction.after
     unseen = before is None and after is None

@@ -45,5 +45,5 @@ def build(
         ConfigError: the device has no profile.
     """
     if not isinstance(device, EmulatedDevice):
-        raise ConfigError(f"--model {step.model} is the step of an emulated device, which is no model; give one's name")
+        raise ConfigError(f"--model {step.model} is the step of an emulated device, not a model: name a model")
     return EmulatedWorkload(step, device, image_size=image_size, seed=seed)

@@ -86,7 +86,7 @@ def check_images(name: str, step: Step, size: int) -> None:
     if (own := shapes.own_size()) is None:
         raise ConfigError(f"{does}: {complaint}")
     if not shapes.takes(2 * own):
-        raise ConfigError(f"{does}: it takes images of one size alone; give --input-size {own}")
+        raise ConfigError(f"{does}: it takes images of one size only; give --input-size {own}")
     least = shapes.least_size(size, own)
     why = ", for its auxiliary classifier," if step.mode == "train" and _Shapes(name, "infer").takes(size) else ""
     raise ConfigError(f"{does}: it takes images{why} of {least}×{least} or larger; give --input-size {own}")

@@ -78,7 +78,7 @@ def test_auto_without_a_gpu_emulates_one_and_says_so(monkeypatch):
             {"model": "vgg16"},
             "no emulated profile of h200 for vgg16 train amp-bf16; h200 has infer amp-bf16 (resnet50), train amp-bf16 "
             "(resnet50), train fp32 (resnet50); vgg16 has a100 infer pure-fp16, rtx2080ti infer fp32, "
-            "rtx4090 infer amp-fp16; --device emulated:FILE.toml takes your own times; use --device cpu",
+            "rtx4090 infer amp-fp16; use your own times with --device emulated:FILE.toml; use --device cpu",
         ),
         ("emulated", {"model": "alexnet"}, "; no machine has alexnet; "),
         (
@@ -88,7 +88,7 @@ def test_auto_without_a_gpu_emulates_one_and_says_so(monkeypatch):
         ),
         ("emulated:h300", {}, "no device profile 'h300'; there are profiles of a100, h100, h200"),
         ("emulated:rtx6000", {}, "no device profile 'rtx6000'"),
-        ("emulated:h200x0", {}, "emulated:h200x0: what follows the last x is a factor of the device's speed"),
+        ("emulated:h200x0", {}, "emulated:h200x0: the number after the last x must be a speed factor"),
         ("emulated:h200x-1", {}, "from 0.001 to 1000: h200x2 is twice as fast"),
         ("emulated:h200-resnet50-train-fp32", {"mode": "infer"}, "is for --model resnet50 --mode train"),
         ("emulated:h200-resnet50-train-fp32", {"precision": "bf16"}, "--precision fp32, not resnet50 train bf16"),

@@ -406,7 +406,7 @@ def test_a_code_of_a_newer_version_ends_no_report(tmp_path: Path) -> None:
     [
         *SEVERITIES, *words.REASONS, *words.ACTIONS, *words.FAULTS, *words.NO_TRACE, *words.NOT_VERIFIED.values(),
         *CACHE_STATES, *PRECISIONS, *get_args(AdviceCode), *get_args(Bottleneck), *get_args(LeftOut), *KINDS,
-        "the start took 7 s in all", "Python took 13 s of slow processors to start", "num_workers", "MemTotal",
+        "the start took 7 s in all", "Python took 13 s to start, because the CPUs are slow", "num_workers", "MemTotal",
     ],
 )  # fmt: skip
 def test_loaderbench_s_own_texts_are_known(text: str) -> None:

@@ -30,7 +30,7 @@ from tests.studies.kept import assert_kept, only_study
 LENET = ModelOptions(device="cpu", seed=1)
 KILLED = Failure("CaseFailed", "the measuring process was killed by SIGKILL (out of memory?)")
 HUNG = Failure("CaseFailed", "no sign of life for 900 s: does the device cpu hang?")
-TOO_LARGE = Failure("OutOfMemory", "does not fit: tensors took more than the cap")
+TOO_LARGE = Failure("OutOfMemory", "does not fit: tensors need more than the cap")
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_batch_that_fails_is_told_and_the_others_are_kept(tmp_path: Path, here
     failed = study.batches[1]
     assert failed.failure == TOO_LARGE and failed.trace is not None and failed.measured is None
     shown = call("show", study.store().study_id, "--results", tmp_path)
-    assert "tensors took more than the cap" in " ".join(shown.out.split())
+    assert "tensors need more than the cap" in " ".join(shown.out.split())
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_fit_that_still_runs_is_not_continued_beside_it(tmp_path: Path, here: 
     here.failing = staticmethod(is_looked_at)
     first = call(*command)
     (refused,) = beside
-    assert refused.code == 2 and "is being worked on by another process" in refused.lines[-1]
+    assert refused.code == 2 and "is in use by another process" in refused.lines[-1]
     assert first.code == 0
     facts = only_study(tmp_path).facts  # the first one's trials are all there, and nobody else's
     assert isinstance(facts, ModelFitFacts) and not facts.interrupted and fit_of(facts).confirmed

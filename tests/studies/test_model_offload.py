@@ -303,10 +303,13 @@ def test_an_emulated_card_is_a_replay_that_says_so(mode: str, tmp_path: Path, he
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--offload-above", "-1"), "--offload-above takes a number of KB, 0 or more, not -1"),
-        (("--offload-above", "1e308"), "--offload-above takes a number of KB, 0 or more, not 1e+308"),
-        (("--offload-above", "nan"), "--offload-above takes a number of KB, 0 or more, not nan"),
-        (("--offload-above", "8", "--offload-after", "1.5"), "--offload-after is a fraction of the device's memory"),
+        (("--offload-above", "-1"), "--offload-above must be a number of KB, 0 or more, not -1"),
+        (("--offload-above", "1e308"), "--offload-above must be a number of KB, 0 or more, not 1e+308"),
+        (("--offload-above", "nan"), "--offload-above must be a number of KB, 0 or more, not nan"),
+        (
+            ("--offload-above", "8", "--offload-after", "1.5"),
+            "--offload-after must be a fraction of the device's memory",
+        ),
         (("--offload-above", "8", "--offload-after", "-0.1"), "from 0 to 1, not -0.1"),
         (("--offload-after", "0.4"), "--offload-after needs --offload-above too"),
         (("--study", "--offload-above", "8"), "--study finds the thresholds"),

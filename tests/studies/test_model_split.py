@@ -317,13 +317,13 @@ def test_the_table_is_shown_set_and_dropped(crew: type[Crew], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--set", "cpu:1=3"), "--set takes DEVICE,BATCH=MS"), (("--set", "cpu:1,4=-3"), "--set takes"),
+        (("--set", "cpu:1=3"), "--set needs DEVICE,BATCH=MS"), (("--set", "cpu:1,4=-3"), "--set takes"),
         (("--set", "cpu:1,x=3"), "has no batch size"), (("--set", "cuda:0,4=3"), "it is not in --device"),
         (("--device", "cpu:1", "--set", "foo,8=3"), "unknown device 'foo'"),
         (("--set", "foo,8=3"), "unknown device 'foo'"),
         (("--device", "cpu:1", "--set", "cpu,64=12"), "needs a number of threads, e.g. cpu:1"),
         (("--device", "cpu:1", "--set", "emulated,9=4"), "takes its times from its profile"),
-        (("--drop", "cpu:7"), "has no time of cpu:7"), (("--show-table",), "has no times yet"),
+        (("--drop", "cpu:7"), "has no times of cpu:7"), (("--show-table",), "has no times yet"),
     ],
 )  # fmt: skip
 def test_an_edit_that_cannot_be_made_is_refused_in_one_line(
