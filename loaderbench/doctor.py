@@ -1,4 +1,4 @@
-"""What this machine can measure, what it cannot, and the one step that enables each."""
+"""Check what this machine can measure, and name the step that enables the rest."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _memlock() -> Finding:
 
 
 def _page_cache(dataset_path: str | None) -> Finding:
-    """Evict one file that is surely cached, and check that it is gone."""
+    """Evict one file that is in the page cache, and check that it is gone."""
     name = "page cache"
     if dataset_path is not None:
         path = first_image(dataset_path)

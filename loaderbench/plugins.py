@@ -293,7 +293,7 @@ DECODERS: Table[DecoderTraits] = Table(
     aliases={"simplejpeg": "turbojpeg"},
 )
 NULL_LOADER = "synthetic"
-"""Costs nothing, so that any device must be fully used with it."""
+"""Costs no time, so that any device must be fully used with it."""
 USUAL_DECODER = "pillow"
 """What torchvision's own data sets decode with."""
 
@@ -383,7 +383,7 @@ def workload_of(model: str, device: DeviceTraits) -> tuple[str, str]:
 
 
 def check_model(step: Step, device: DeviceTraits) -> None:
-    """Raises ConfigError for a model that can be told to be wrong without building it. `device`: it may have a workload
+    """Raises ConfigError for a model that is wrong without building it. `device`: it may have a workload
     of its own."""
     name, detail = workload_of(step.model, device)
     traits = WORKLOADS.find(name).traits
@@ -424,7 +424,7 @@ def brought_by(needs: Needs) -> list[str]:
 
 
 def missing(needs: Needs) -> str | None:
-    """Why a plug-in cannot be used here; None where nothing is missing. Does not import it."""
+    """Explain why a plug-in cannot be used here; None if it can. Does not import it."""
     if needs.check is not None:
         try:
             reason: str | None = function(needs.check)()
@@ -437,7 +437,7 @@ def missing(needs: Needs) -> str | None:
 
 
 def function(path: str) -> Any:
-    """What `module:function` names. Raises ConfigError where it is not there."""
+    """Import the function that `module:function` names. Raises ConfigError if it does not exist."""
     module, _, name = path.partition(":")
     try:
         return getattr(importlib.import_module(module), name)
@@ -483,7 +483,7 @@ def installed_loaders(*, with_gpu: bool) -> list[LoaderChoice]:
 
 
 def predictable_loaders() -> dict[str, LoaderTraits]:
-    """Name → traits of the loaders whose cost follows from decoder and hand-over: advice may propose these."""
+    """Map name → traits of the loaders whose cost follows from decoder and delivery: advice may propose these."""
     known = LOADERS.known().items()
     return {name: one for name, one in known if one.handover is not None and missing(one.needs) is None}
 
@@ -512,7 +512,7 @@ def passed_over(choice: LoaderChoice) -> str | None:
     for name, traits in DECODERS.known().items():
         built_here = traits.prefix is None and traits.needs.prove is not None
         if built_here and traits.rank < choice.decoder.traits.rank and (reason := missing(traits.needs)):
-            return f"{choice.name} decodes with {choice.decoder.name}, for {name} cannot be used: {reason}"
+            return f"{choice.name} decodes with {choice.decoder.name}, because {name} cannot be used: {reason}"
     return None
 
 
@@ -528,7 +528,7 @@ TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def check_options(table: Table[Any], name: str, given: Mapping[str, str]) -> None:
-    """Raises ConfigError for what `parse_options` would refuse, where the source of the plug-in's module tells it: the
+    """Raises ConfigError for options that `parse_options` would refuse, as far as the plug-in's source shows: the
     module itself, and the library that it drives, are not imported."""
     declared = declared_options(table.find(name).module)
     if declared is not None:

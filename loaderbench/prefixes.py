@@ -34,7 +34,7 @@ BUILT_WITH = """\
 setuptools==80.10.2 --hash=sha256:95b30ddfb717250edb492926c92b5221f7ef3fbcc2b07579bcd4a27da21d0173
 pybind11==3.1.0 --hash=sha256:b8488090f8acffbcb6b5d6a85571a6827a0a2981ffb75e5a0b27b87c4a6b7dd0
 """
-"""What builds it. pip itself would take whatever version the index has, and check nothing."""
+"""The build requirements. Without hashes pip would take any version of the index unchecked."""
 HEADERS = {"jpeglib.h": "libjpeg62-turbo-dev", "zlib.h": "zlib1g-dev", "Python.h": "python3-dev"}
 """C header that the build includes → the Debian package that has it."""
 SAY_EVERY_S = 5.0
@@ -52,7 +52,7 @@ def _has_avx2() -> bool:
 
 
 def folder(name: str) -> Path:
-    """Where the package is, or would be: by Python's ABI and instruction set, since machines may share a home."""
+    """Return the package's folder, by Python's ABI and instruction set, since machines may share a home."""
     instructions = "avx2" if _has_avx2() else "sse4"
     return user_cache_folder() / "prefixes" / f"{name}-{sysconfig.get_config_var('SOABI')}-{instructions}"
 

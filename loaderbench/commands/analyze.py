@@ -30,7 +30,7 @@ def analyze(
     ] = False,
     output: OutputOptions,
 ) -> None:
-    """Judge stored runs again from their facts. This measures nothing and needs no torch or GPU.
+    """Judge stored runs again from their facts. This neither measures nor needs torch or a GPU.
 
     The same rules give each run the same record; with newer rules you see what changed. Exit code 1 if the same
     rules give another record, or if facts are missing or damaged.

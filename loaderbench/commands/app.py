@@ -112,7 +112,7 @@ def _check_threads() -> None:
 
 
 def _end_by_interrupt() -> NoReturn:
-    """As Python ends a program that did not catch Ctrl-C: its `atexit` runs, then SIGINT kills it. A shell reports that
+    """End as Python does after an uncaught Ctrl-C: `atexit` runs, then SIGINT kills the program. A shell reports that
     as 130, and ends its loop too, which it does not for a program that exits with 130."""
     sys.excepthook = _say_nothing
     # Python ends by SIGINT, after all else, where it is marked so (pythonrun.c, unhandled_keyboard_interrupt): by an
@@ -127,8 +127,8 @@ def _say_nothing(kind: type[BaseException], error: BaseException, trace: Traceba
 
 
 def _run_and_end_as(script: watch.Script) -> NoReturn:
-    """As Python ends that ran the script alone: its threads, its `atexit`, what is said of its exit code. Nothing keeps
-    signals from it any more."""
+    """Run the script and end as Python alone would: threads, `atexit`, the message for its exit code. Signals reach
+    the script from then on."""
     code, by_interrupt = script.run()
     if by_interrupt:
         _end_by_interrupt()

@@ -1,4 +1,4 @@
-"""What all commands and groups of commands share: how they are typed."""
+"""Commands and groups of commands share this: how they parse what the user types."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def _measure(study: ComparisonStudy, output: OutputOptions) -> BaseException | N
 
 
 def _stored(store: Store, text: str) -> RunRecord:
-    """The record that `text` names. Raises ConfigError for a run that measured nothing."""
+    """Find the record that `text` names. Raises ConfigError for a run without measurements."""
     from loaderbench.recording.checks import LATEST
     from loaderbench.recording.store import CASE_FILE
 

@@ -38,7 +38,7 @@ def doctor(
 
 
 def _wrapped(text: str, indent: int) -> list[str]:
-    """Its lines beside a column of `indent` characters; one line where nobody looks at a terminal."""
+    """Wrap the text next to a column of `indent` characters; keep one line if no terminal shows it."""
     if not sys.stdout.isatty():
         return [text]
     columns = max(shutil.get_terminal_size().columns - indent, LEAST_COLUMNS)

@@ -1,4 +1,4 @@
-"""`loaderbench ledger`: predictions beside what was measured."""
+"""`loaderbench ledger`: compares predictions with measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `run` and `sweep` share: plan, measure one case after the other, show, store."""
+"""`run` and `sweep` share these steps: plan, measure one case after the other, show, store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def measure(
     save_profile: Path | None = None,
     all_reduce: int | None = None,
 ) -> None:
-    """Measure the cases that the options ask for, show and store them: several as a study; under a launcher beside the
+    """Measure the cases that the options ask for, show and store them: several as a study; under a launcher with the
     other ranks."""
     from loaderbench.running.ranks import rank_of
 
@@ -85,7 +85,7 @@ def measure(
 
 
 def _started(cases: Sequence[Case], output: OutputOptions, *, resume: bool) -> AbstractContextManager[Ahead | None]:
-    """Say what will be measured, and start the first case's process. Not where `resume` may leave nothing to do."""
+    """Print what will be measured and start the first case's process, unless `resume` may leave no case to measure."""
     from loaderbench import plugins
     from loaderbench.cases.study import expected_seconds
     from loaderbench.running.process import Ahead

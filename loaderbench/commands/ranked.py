@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command was given."""
+    """Holds the arguments of the command."""
 
     options: Options
     datasets: Sequence[tuple[str | None, int | None]]

@@ -1,4 +1,4 @@
-"""What commands share on the terminal: progress of long work, JSON files, plans, and how a measuring command ends."""
+"""Commands share this on the terminal: progress of long work, JSON files, plans, and how a measuring command ends."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def say(line: str) -> None:
 
 
 def show_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """What Python prints of an error that nobody expected; it, too, may name files."""
+    """Print an unexpected error as Python does, cleaned, because it may name files."""
     typer.echo(clean_lines("".join(traceback.format_exception(kind, error, trace))), err=True, nl=False)
 
 
 def _print_bytes(data: bytes) -> None:
-    """Print them as they are, whatever the encoding of standard output: their maker has cleaned what is in them."""
+    """Print the bytes unmodified, whatever the encoding of standard output: the caller has cleaned them."""
     binary = getattr(sys.stdout, "buffer", None)
     if binary is None:  # a test's, or none
         typer.echo(data.decode(), nl=False)
@@ -91,7 +91,7 @@ def write_out(data: bytes, target: str | Path, *, follow: bool = True) -> bool:
 
 
 def show_plan(cases: Sequence[Case], title: Callable[[Case], str] = attrgetter("title")) -> None:
-    """What would be measured, and how long that would take."""
+    """Print the cases to measure and their expected time."""
     from loaderbench.cases.study import expected_seconds
 
     for case in cases:

@@ -77,7 +77,7 @@ def tune(
 
 
 def _so_far(search: Tune) -> str:
-    """What an interrupted search knows."""
+    """Describe the best setting of an interrupted search."""
     from loaderbench.reporting.words import flags
 
     best = search.best_so_far()

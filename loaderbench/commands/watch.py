@@ -47,7 +47,7 @@ def _with_blank(args: list[str], with_values: Container[str]) -> list[str]:
 
 
 def _end_of_own(args: list[str], with_values: Container[str]) -> int:
-    """Where our own options end: the number of the word that names the script, or of `-mMODULE`."""
+    """Find where our own options end: the index of the word that names the script, or of `-mMODULE`."""
     at = 0
     while at < len(args) and args[at].startswith("-") and args[at] != "--":
         if args[at].startswith("-m") and args[at] != "-m":
@@ -116,7 +116,7 @@ def watch(
 
 
 class Script:
-    """What the program does once its command line is read, without the command line's own calls around it."""
+    """Runs the watch once the command line is parsed, without the parser's frames in tracebacks."""
 
     def __init__(self, watch: ScriptWatch) -> None:
         self._watch = watch

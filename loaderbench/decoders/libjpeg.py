@@ -1,6 +1,6 @@
 """libjpeg-turbo's own API, for what no binding gives: only the part of a picture that the crop needs is decoded.
 
-The C file beside this one is compiled on demand (a C compiler and libjpeg-turbo's headers; `doctor` tries it). It
+The C file next to this one is compiled on demand (a C compiler and libjpeg-turbo's headers; `doctor` tries it). It
 makes whole samples: read, decode, resize, flip, written where they stay, one call for several images with the GIL
 released. Its pixels are those of `turbojpeg` within 0.3 levels on average over a picture; `turbojpeg` takes its place
 where it cannot be built.
@@ -70,7 +70,7 @@ class _Report(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Options:
-    """How much of a picture is decoded."""
+    """Says which part of a picture to decode."""
 
     scale: Literal["auto", "off"] = "off"
     """`auto`: large crops are decoded at 1/2, 1/4 or 1/8 (in the transform), never below the sample's size; `off`:

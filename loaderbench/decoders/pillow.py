@@ -24,7 +24,7 @@ FORMATS = ("JPEG", "PNG", "WEBP")
 """What Pillow may take a file for. By default it goes by the content: a PostScript file that is called .jpg would be
 given to Ghostscript."""
 HEAD_BYTES = 4096
-"""Within what a file's buffer holds, so that going back to its begin reads nothing again."""
+"""Fits a file's buffer, so that seeking back to the start needs no second read."""
 
 
 @dataclass(frozen=True)

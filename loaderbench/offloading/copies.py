@@ -335,7 +335,7 @@ def device_of(model: nn.Module, asked: torch.device | str | None = None) -> torc
             return torch.empty(0, device=asked).device  # "cuda" is the current one, with its number
         except (RuntimeError, TypeError) as error:
             reason = (str(error).strip().splitlines() or ["no message"])[0]
-            raise ConfigError(f"device is {asked!r}, which PyTorch refuses: {reason}") from error
+            raise ConfigError(f"PyTorch refuses device {asked!r}: {reason}") from error
     first = next(itertools.chain(model.parameters(), model.buffers()), None)
     if first is None:
         raise ConfigError("the model has no parameters or buffers that show its device: give device=…")

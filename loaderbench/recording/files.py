@@ -211,7 +211,7 @@ def reading_facts(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"{folder} has no raw facts to analyse: {error.strerror} ({error.filename})") from error
+        raise ConfigError(f"{folder.name} has no raw facts to analyse: {error.strerror} ({error.filename})") from error
     except LoaderbenchError:
         raise
     except Exception as error:  # damaged files raise anything: zlib's errors, MemoryError for a shape that is made up

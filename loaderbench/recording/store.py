@@ -234,9 +234,9 @@ def load_run(folder: str | os.PathLike[str], run_id: str | None = None) -> Run:
                 raise ConfigError(_of_another(path.name, FACTS_FILE, run.run_id))
             return run
         if not (path / RECORD_FILE).exists():
-            raise ConfigError(f"{path} has no raw facts to analyse: the run ended before they were written")
+            raise ConfigError(f"{path.name} has no raw facts to analyse: the run ended before they were written")
         _check_schema(path.name, parsed(read_bytes(path / RECORD_FILE), RECORD_FILE)["schema"])
-        raise ConfigError(f"{path} has no raw facts to analyse: {FACTS_FILE} is missing")
+        raise ConfigError(f"{path.name} has no raw facts to analyse: {FACTS_FILE} is missing")
 
 
 def load_stored(stored: StoredRun) -> Run:

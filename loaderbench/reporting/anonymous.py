@@ -94,7 +94,7 @@ class Anonymous:
         for kind in TOLD:
             known = list(self._names.get(kind, {}).items())
             lines += [f"{instead}: {name}" for name, instead in known[:MOST_TOLD]]
-            lines += [f"and {len(known) - MOST_TOLD} more of these"] if len(known) > MOST_TOLD else []
+            lines += [f"and {len(known) - MOST_TOLD} more"] if len(known) > MOST_TOLD else []
         return lines
 
     def _built(self, value: object, rule: Rule | None, key: str = "") -> object:

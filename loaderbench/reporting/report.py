@@ -420,7 +420,7 @@ def _study_tables(study: Sweep, records: Sequence[RunRecord]) -> list[Table]:
                 fmt.duration(row.seconds_per_sample), fmt.size(row.workers_pss_bytes),
             ])  # fmt: skip
     dash = f"{fmt.MISSING} {fmt.NOT_MEASURED}."
-    note = "± is the larger side of the 95 % interval. Causes are shares of the step; prep holds contention. " + dash
+    note = "± is the larger side of the 95 % interval. Causes are shares of the step; prep includes contention. " + dash
     return [
         Table("Rates, causes and verdicts", RATE_COLUMNS, rates, 2, note),
         Table("Data, storage, gaps and cost", DATA_COLUMNS, data, 2, f"N is {study.num_steps}. {dash}"),
@@ -431,7 +431,7 @@ def _study_findings(study: Sweep) -> list[tuple[str, list[str]]]:
     of_rows = fmt.RowLabels(study.rows)
     found = [
         ("Gaps between kernels, by workers", gap_lines(study.rows)),
-        ("A run as short as its buffer", short_run_lines(study.rows)),
+        ("A run that is as short as its buffer", short_run_lines(study.rows)),
         ("Knee in workers", [knee_line(knee, of_rows) for knee in study.knees]),
         ("Where the bottleneck flips", [flip_line(flip, of_rows) for flip in study.flips]),
     ]

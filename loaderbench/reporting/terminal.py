@@ -131,7 +131,7 @@ def _print_verification(advice: Sequence[Advice], console: Console) -> None:
     if not verified:
         return
     console.print()
-    table = Table(box=None, pad_edge=False, title=styled("Advice, run", "bold"), title_justify="left")
+    table = Table(box=None, pad_edge=False, title=styled("Advice, measured", "bold"), title_justify="left")
     table.add_column("advice", overflow="fold")
     for name in ("predicted", "measured", "error"):
         table.add_column(name, justify="right")
@@ -286,7 +286,7 @@ def _cpu(record: RunRecord) -> str:
     parts = [
         f"{fmt.percent(cpu.busy_fraction)} busy" if cpu.busy_fraction is not None else "",
         f"{fmt.duration(cpu.seconds_per_sample)} per image" if cpu.seconds_per_sample is not None else "",
-        f"workers hold {fmt.size(cpu.workers_pss_bytes)}" if cpu.workers_pss_bytes is not None else "",
+        f"workers use {fmt.size(cpu.workers_pss_bytes)}" if cpu.workers_pss_bytes is not None else "",
     ]
     return " · ".join(part for part in parts if part) or NOT_MEASURED
 

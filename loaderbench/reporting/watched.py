@@ -156,7 +156,7 @@ def note_lines(record: RunRecord) -> list[str]:
     if seen.applied is not None:
         lines.insert(0, _applied(record, seen, seen.applied))
     elif seen.not_applied is not None:
-        lines.insert(0, f"--apply changed nothing: {seen.not_applied}")
+        lines.insert(0, f"--apply made no change: {seen.not_applied}")
     return lines
 
 

@@ -77,13 +77,13 @@ def tune(
 
     Args:
         dataset, results, say, options: as in `loaderbench.run`; `loader`, `decoder`, `workers` and `prefetch` are lists
-            to search.
-        budget_s: seconds that the search may take, finals included.
+            of values to try.
+        budget_s: seconds for the whole search, finals included.
 
     Raises:
-        ConfigError: an option is unknown or wrong, or the data set is not there.
+        ConfigError: an option is unknown or wrong, or the data set does not exist.
         CaseFailed: no setting could be measured.
-        KeyboardInterrupt: the user ends it; what was measured is stored.
+        KeyboardInterrupt: the user interrupts the search; the runs measured so far are stored.
     """
     asked = asked_options({"prefetch": PREFETCHES, **options}, of="tune")
     check_tuning(asked, budget_s)

@@ -396,18 +396,18 @@ def _without_the_first(error: BaseException) -> BaseException:
 def watch(
     batches: Iterable[T], *, results: str | os.PathLike[str] = RESULTS, every: float = EVERY_S
 ) -> WatchedBatches[T]:
-    """What a training loop iterates, watched: `for batch in loaderbench.watch(loader): …`.
+    """Watch the batches that a training loop iterates: `for batch in loaderbench.watch(loader): …`.
 
-    Any iterable of batches: a DataLoader, a generator, an iterator of another library. Under `loaderbench watch` it
-    joins the script's watch; else the first call begins one. It ends when the program does, or, in a notebook, with
-    `close()` of what this gives, or behind the block `with loaderbench.watch(loader) as batches:` that began it. What
-    was seen is then stored and printed on stderr.
+    Works with any iterable of batches: a DataLoader, a generator, an iterator of another library. Under
+    `loaderbench watch` the call joins the script's watch; otherwise the first call starts one. The watch ends with the
+    program or, in a notebook, with `close()` of the returned object or at the end of the block
+    `with loaderbench.watch(loader) as batches:` that started it. It then stores the run and prints it on stderr.
 
     Args:
-        batches: what the loop iterates; it is iterated as it is.
+        batches: the iterable of the loop; it delivers the same batches.
         results: the folder in which the run is stored.
-        every: it is stored so many seconds apart at most while it goes on (the first time behind 30 s), so that a
-            script that is killed leaves what was seen; 0: only at its end. Of the call that begins the watch.
+        every: seconds between saves of the running watch (the first within 30 s), so that a killed script leaves a
+            record; 0 saves only at the end. Only the call that starts the watch uses it.
 
     Raises:
         ConfigError: the results folder cannot be written; `every` is too small.
@@ -420,7 +420,7 @@ def watch(
 
 
 def current() -> Watcher | None:
-    """The watch of this process; None where none is going on."""
+    """Return the watch of this process; None if none is active."""
     return _Watch.current
 
 

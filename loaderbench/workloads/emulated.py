@@ -14,7 +14,7 @@ from loaderbench.workloads.example import known_size, random_batch
 
 
 class EmulatedWorkload:
-    """A `Workload` that computes nothing: it issues the profile's step, at the profile's cost in CPU time."""
+    """A `Workload` without computation: it issues the profile's step, at the profile's cost in CPU time."""
 
     def __init__(self, step: Step, device: EmulatedDevice, *, image_size: int | None, seed: int = 0) -> None:
         self._asked = step

@@ -1,4 +1,4 @@
-"""What can be told of a `--model` text without importing PyTorch: the `check` functions of the workloads' traits."""
+"""Check a `--model` text without importing PyTorch: the `check` functions of the workloads' traits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loaderbench.devices.select import traits_of
 from loaderbench.errors import ConfigError
 
 LENET_MIN_SIDE = 16
-"""Side of LeNet's images; of smaller ones its second pooling leaves nothing."""
+"""Side of LeNet's images; its second pooling reduces smaller ones to size 0."""
 REGISTERED = re.compile(r"^@register_model\(\)\n(?:@.*\n)*def (\w+)", re.MULTILINE)
 """How torchvision's sources declare a model."""
 
@@ -45,7 +45,7 @@ def unknown_model(name: str, known: Collection[str]) -> ConfigError:
 
 
 def check_factory(path: str, step: Step) -> None:
-    """Raises ConfigError where there is no such module. It is looked for, and not imported."""
+    """Raises ConfigError if there is no such module, without importing it."""
     module, _, name = path.partition(":")
     if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         raise ConfigError(f"--model {path}: give package.module:factory, such as my_models:make")
@@ -54,7 +54,7 @@ def check_factory(path: str, step: Step) -> None:
 
 
 def _is_there(module: str) -> bool:
-    """Whether Python would find the module: in the current folder last, as workloads/factory.py does."""
+    """Check if Python would find the module: in the current folder last, as workloads/factory.py does."""
     name, spec, places = "", None, None
     for part in module.split("."):
         name = f"{name}.{part}".lstrip(".")

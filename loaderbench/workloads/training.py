@@ -125,7 +125,7 @@ class ModelWorkload:
 
     @property
     def constants(self) -> tuple[torch.Tensor, ...]:
-        """What it has on the device beside the model."""
+        """List its tensors on the device that are not the model's."""
         return self._scale, self._shift
 
     def give_memory(self, device: torch.device) -> None:
@@ -173,7 +173,7 @@ class ModelWorkload:
         """Enqueue one step.
 
         Raises:
-            OutOfMemory: it does not fit into the device's memory; never goes on with a smaller batch.
+            OutOfMemory: it does not fit in the device's memory; it never continues with a smaller batch.
             BatchTooSmall: batch norm in training has one value a channel.
         """
         try:
@@ -206,7 +206,7 @@ class ModelWorkload:
 
     @property
     def scales_dynamically(self) -> bool:
-        """Whether a step may be skipped, and `update` must follow a `backward`."""
+        """Check if a step may be skipped, so that `update` must follow a `backward`."""
         return self._scaler is not None
 
     def prepared(self, inputs: Any) -> Any:

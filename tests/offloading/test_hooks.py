@@ -303,7 +303,7 @@ def test_a_model_with_neither_needs_its_device_told() -> None:
         loaderbench.offload(model)
     with pytest.raises(ConfigError, match="not on meta"):
         loaderbench.offload(model, device="meta")
-    with pytest.raises(ConfigError, match="device is 'gpu', which PyTorch refuses: "):
+    with pytest.raises(ConfigError, match="PyTorch refuses device 'gpu':"):
         loaderbench.offload(model, device="gpu")
     assert _num_moved(model, device="cpu") == 1
 

@@ -88,8 +88,8 @@ DEEP = "[" * 900 + "]" * 900
         ('"loader": null', '"loader": {"a": [NaN]}', "NaN is not JSON"),
         (f'"schema": {SCHEMA}', '"schema": -1', "schema -1 does not exist"),
         ('"batch_size": 64', '"batch_size": 0', "case.batch_size must be above 0"),
-        ('"wall_s": 60.0', '"wall_s": 1e200', "wall_s is no figure that a run can give"),
-        ('"wall_s": 60.0', '"wall_s": 1e-200', "wall_s is no figure that a run can give"),
+        ('"wall_s": 60.0', '"wall_s": 1e200', "wall_s is not a possible figure of a run"),
+        ('"wall_s": 60.0', '"wall_s": 1e-200', "wall_s is not a possible figure of a run"),
     ],
     ids=lambda value: value[:30],
 )  # fmt: skip

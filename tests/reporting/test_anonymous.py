@@ -386,7 +386,7 @@ def test_of_many_names_the_owner_is_told_the_first() -> None:
     anonymous = Anonymous()
     for number in range(25):
         anonymous.numbered("class", f"Face{number}")
-    assert anonymous.told()[-2:] == ["class 20: Face19", "and 5 more of these"]
+    assert anonymous.told()[-2:] == ["class 20: Face19", "and 5 more"]
 
 
 def test_a_code_of_a_newer_version_ends_no_report(tmp_path: Path) -> None:

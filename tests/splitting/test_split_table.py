@@ -129,7 +129,7 @@ GOOD = '{"device": "cpu:1", "batch_size": 8, "seconds": 0.25}'
         ('{"device": "c", "batch_size": 9, "seconds": 1, "outcome": "out_of_memory"}', "line 3: seconds must be null"),
         ('{"device": "c", "batch_size": 9, "seconds": 1, "low": 3, "high": 2}', "line 3: low and high must be"),
         ("[1, 2]", "line 3: the value must be an object"),
-        (GOOD, "line 3: the same device, companions and size as in line 2; delete one"),
+        (GOOD, "line 3: the same device, companions and size as on line 2; delete one"),
     ],
 )
 def test_a_wrong_line_is_told_by_its_number(path: Path, line: str, said: str) -> None:
