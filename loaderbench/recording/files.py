@@ -120,7 +120,8 @@ def parsed(content: bytes | str, name: str = "it") -> Any:
     except RecursionError:
         raise ValueError(f"{name} is nested too deeply") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"{name} is not valid JSON at line {error.lineno}, column {error.colno}") from None
+        line = f"line {error.lineno}, " if "\n" in error.doc else ""
+        raise ValueError(f"{name} is not valid JSON at {line}column {error.colno}") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{name} is not text at byte {error.start}") from None
     except ValueError as error:

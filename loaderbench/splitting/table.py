@@ -106,7 +106,7 @@ def read(path: Path, subject: TableSubject) -> TimesTable:
         first, _ = found.setdefault(_key(entry), (number, entry))
         if first != number:
             raise ConfigError(
-                f"{path}, line {number}: the same device, company and size as on line {first}; delete one of them"
+                f"{path}, line {number}: the same device, companions and size as on line {first}; delete one of them"
             )
     return TimesTable(path, subject, _sorted([entry for _, entry in found.values()]))
 

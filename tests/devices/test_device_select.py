@@ -84,7 +84,7 @@ def test_auto_without_a_gpu_emulates_one_and_says_so(monkeypatch):
         (
             "emulated:a100",
             {"mode": "infer"},
-            "of a100 for resnet50 infer amp-bf16; it has amp-fp16, pure-fp16, tf32: give --precision amp-fp16",
+            "of a100 for resnet50 infer amp-bf16; it has amp-fp16, pure-fp16, tf32: use --precision amp-fp16",
         ),
         ("emulated:h300", {}, "no device profile 'h300'; there are profiles of a100, h100, h200"),
         ("emulated:rtx6000", {}, "no device profile 'rtx6000'"),
@@ -96,7 +96,7 @@ def test_auto_without_a_gpu_emulates_one_and_says_so(monkeypatch):
         (
             "cpu:0",
             {},
-            "unknown device 'cpu:0': give 1 to 2 threads, the usable CPUs here; or use cpu, ",
+            "unknown device 'cpu:0': give 1 to 2 threads, the usable CPUs here; or use cpu for",
         ),
         ("cpu:99", {}, "give 1 to 2 threads, the usable CPUs here"),
         ("cpu:-1", {}, "unknown device 'cpu:-1'"),

@@ -202,8 +202,8 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "version 3": (lambda path: archive(path, ROWS[:6] + b"\3" + ROWS[7:]), "the unknown version"),
     "too many": (lambda path: (archive(path, ROWS), claim_directory(path, 17 << 20)), "more tables than any run has"),
     "64-bit figures": (lambda path: (archive(path, ROWS), add_zip64(path)), "more tables than any run has"),
-    "a comment": (lambda path: (archive(path, ROWS), add_comment(path)), "no archive"),
-    "nothing": (lambda path: path.write_bytes(b""), "no archive"),
+    "a comment": (lambda path: (archive(path, ROWS), add_comment(path)), "not an archive"),
+    "nothing": (lambda path: path.write_bytes(b""), "not an archive"),
 }  # fmt: skip
 
 

@@ -216,7 +216,7 @@ def test_the_tables_of_another_run_are_noticed(tmp_path: Path) -> None:
     one, other = measured(Store(tmp_path), 1), measured(Store(tmp_path), 2)
     assert load_run(one).recording is not None
     shutil.copy(other / "arrays.npz", one / "arrays.npz")
-    with pytest.raises(ConfigError, match=r"arrays\.npz is damaged, or belongs to another run") as error:
+    with pytest.raises(ConfigError, match=r"arrays\.npz is damaged or belongs to another run") as error:
         load_run(one)
     assert "\n" not in str(error.value)
     assert load_run(other).recording is not None

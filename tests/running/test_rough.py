@@ -211,8 +211,8 @@ def test_before_the_window_it_is_said_what_is_done_and_what_the_parts_say() -> N
     process.rough.look(0)
     said = [(one.verdict.bottleneck, one.signs) for one in process.told if isinstance(one, SoFar)]
     assert said == [
-        ("undetermined", "unknown so far:  listing the images: 1,200,000 so far"),
-        ("undetermined", "unknown so far:  copying images into memory: 1 of 60, 3.6 MB read in 4 s"),
+        ("undetermined", "unknown so far: listing the images: 1,200,000 so far"),
+        ("undetermined", "unknown so far: copying images into memory: 1 of 60, 3.6 MB read in 4 s"),
         ("storage", "a batch takes 0.16 s to read, 0.01 s to prepare, 0.01 s to step"),
     ]
 

@@ -118,7 +118,7 @@ GOOD = '{"device": "cpu:1", "batch_size": 8, "seconds": 0.25}'
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{seconds: 1}", "line 3: no JSON"),
+        ("{seconds: 1}", "line 3: it is not valid JSON"),
         ('{"device": "cpu:1", "batch_size": 9}', "line 3: it lacks seconds"),
         ('{"device": "cpu:1", "batch_size": "9", "seconds": 1}', "line 3: batch_size must be a whole number, not '9'"),
         ('{"device": "cpu:1", "batch_size": 0, "seconds": 1}', "line 3: an entry needs a device and a batch_size of 1"),
@@ -155,7 +155,7 @@ def test_a_line_by_hand_needs_little_and_blank_lines_are_nothing(path: Path) -> 
         ('{"version": 1, "times_of": {}}', "line 1: it lacks model"),
         ('{"version": 99, "times_of": 7}', "has version 99, and this loaderbench reads 1: upgrade"),
         ("[]", "line 1: "),
-        ("\x00\x01", "line 1: no JSON"),
+        ("\x00\x01", "line 1: it is not valid JSON"),
     ],
 )
 def test_a_file_that_is_no_table_is_refused(path: Path, head: str, said: str) -> None:
