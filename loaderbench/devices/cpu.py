@@ -53,7 +53,7 @@ class CpuDevice:
             self.name += f", {num_threads} thread{'s' if num_threads > 1 else ''}"
         self._rss_before: int | None = None
         """Resident bytes at `begin_memory`; None: `_no_rss` says why."""
-        self._no_rss = "counting memory began only after the model was built"
+        self._no_rss = "memory counting did not start before the model was built"
 
     def copy_in(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
         """The same tensors: they are where they are needed."""

@@ -271,7 +271,7 @@ def test_a_check_is_predicted_for_the_images_that_it_ran() -> None:
 def test_a_first_epoch_without_a_view_of_memory_is_not_scored() -> None:
     runs = (EpochRun("train", 1050, 6.0, None, "cold"),)
     found = forecast_of(facts(Asked(1050, 1), check=CheckFacts(runs, num_images=1050)))
-    assert found.checked[0].score is None and "cannot be seen" in (found.checked[0].not_scored or "")
+    assert found.checked[0].score is None and "is unknown" in (found.checked[0].not_scored or "")
     same = steps(0.5, 0.02, "no_files", "run")
     without_files = source(cold=same, warm=same, image_bytes=None)
     found = forecast_of(facts(Asked(1050, 1), without_files, check=CheckFacts(runs, num_images=1050)))

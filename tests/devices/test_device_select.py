@@ -57,7 +57,7 @@ def test_auto_takes_a_gpu_where_there_is_one(monkeypatch):
     assert parse("auto").device == "cuda:0"
     assert parse("auto").precision == "amp-bf16"
     assert parse("cuda:1").device == "cuda:1"
-    with pytest.raises(UnavailableError, match="no GPU 2 here: 2 found"):
+    with pytest.raises(UnavailableError, match="there is no GPU 2: 2 found"):
         parse("cuda:2")
 
 

@@ -206,7 +206,7 @@ def test_what_cannot_be_is_refused_in_one_line(
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     ended = call("capacity", tmp_path / "nowhere", "--results", tmp_path / "r")
-    assert (ended.code, len(ended.lines)) == (2, 1) and "there is no such folder" in ended.err
+    assert (ended.code, len(ended.lines)) == (2, 1) and "neither a folder" in ended.err
 
 
 # -- real ranks --------------------------------------------------------------------------------------------

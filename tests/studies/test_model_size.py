@@ -466,7 +466,7 @@ def test_a_data_set_gives_its_mean_file_size(small_set: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ((), "give --target 5000/s, --latency 50ms, or both"),
+        ((), "give a goal: --target 5000/s, --latency 50ms, or both"),
         (("--target", "5000"), "--target takes a rate such as 5000/s"),
         (("--latency", "50"), "--latency takes a time such as 50ms"),
         (("--target", "1/s", "--percentile", "100"), "--percentile must be from 1 to 99.99"),

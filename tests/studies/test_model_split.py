@@ -317,8 +317,8 @@ def test_the_table_is_shown_set_and_dropped(crew: type[Crew], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--set", "cpu:1=3"), "--set needs DEVICE,BATCH=MS"), (("--set", "cpu:1,4=-3"), "--set takes"),
-        (("--set", "cpu:1,x=3"), "has no batch size"), (("--set", "cuda:0,4=3"), "it is not in --device"),
+        (("--set", "cpu:1=3"), "--set needs DEVICE,BATCH=MS"), (("--set", "cpu:1,4=-3"), "--set needs"),
+        (("--set", "cpu:1,x=3"), "has no batch size"), (("--set", "cuda:0,4=3"), "is not in --device"),
         (("--device", "cpu:1", "--set", "foo,8=3"), "unknown device 'foo'"),
         (("--set", "foo,8=3"), "unknown device 'foo'"),
         (("--device", "cpu:1", "--set", "cpu,64=12"), "needs a number of threads, e.g. cpu:1"),
@@ -549,7 +549,7 @@ def test_a_model_that_is_unknown_leaves_nothing(crew: type[Crew], tmp_path: Path
     [
         ("auto", "needs at least two devices"), ("cpu:1", "needs at least two devices"),
         ("cpu,cpu", "--device names cpu twice: give each its threads, e.g. cpu:1,cpu:1"),
-        ("cpu:6,cpu:4", "needs 10 CPUs, and 8 are usable here"), ("cpu:8,cpu", "takes 9 CPUs"),
+        ("cpu:6,cpu:4", "needs 10 CPUs, and 8 are usable here"), ("cpu:8,cpu", "needs 9 CPUs"),
         ("cpu:1,auto", "each by its name"), ("cpu:1,tpu:0", "unknown device 'tpu"),
         ("cpu:0,cpu:1", "cpu:0"), ("cpu:1,emulated:nosuch", "nosuch"),
     ],

@@ -60,8 +60,8 @@ def seen_of(loader: Any, looked: int = DRAWS_NONE) -> Seen:
     [
         (lambda: DataLoader(Numbers(), 4, num_workers=1), {"workers": 2}, DRAWS, None),
         (lambda: DataLoader(Numbers(), 4), {"workers": 2}, DRAWS_NONE, None),
-        (lambda: DataLoader(Numbers(), 4), {"workers": 2}, DRAWS, "draws random numbers"),
-        (lambda: DataLoader(Numbers(), 4), {"workers": 2}, 0, "draws random numbers"),
+        (lambda: DataLoader(Numbers(), 4), {"workers": 2}, DRAWS, "draw random numbers"),
+        (lambda: DataLoader(Numbers(), 4), {"workers": 2}, 0, "draw random numbers"),
         (lambda: DataLoader(Stream(), 4, num_workers=1), {"workers": 2}, DRAWS_NONE, "its own order"),
         (lambda: DataLoader(Stream(), 4, num_workers=1), {"prefetch": 8}, DRAWS_NONE, None),
         (lambda: DataLoader(Stream(), 4, num_workers=1), PERSISTENT, DRAWS_NONE, "its own order"),
@@ -189,7 +189,7 @@ def test_why_nothing_was_applied_is_said() -> None:
                 list(loader)
         assert applier.change is None
     assert "no advice was one" in nothing.why_nothing
-    assert "draws random numbers" in refused.why_nothing
+    assert "draw random numbers" in refused.why_nothing
 
 
 def test_advice_that_fails_leaves_the_script_alone() -> None:

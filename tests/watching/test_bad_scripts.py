@@ -133,7 +133,7 @@ def test_a_watch_within_a_watch_of_the_same_process_is_refused(tmp_path: Path, m
 
     (tmp_path / "x.py").write_text("")
     monkeypatch.setattr(module._Watch, "current", object())
-    with pytest.raises(ConfigError, match="watched already"):
+    with pytest.raises(ConfigError, match="already watched"):
         module.ScriptWatch(str(tmp_path / "x.py"), [], Store(tmp_path))
 
 

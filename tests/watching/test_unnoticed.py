@@ -323,5 +323,5 @@ def test_its_last_words_are_about_the_error(tmp_path: Path, body: str, said: str
     (tmp_path / "script.py").write_text(textwrap.dedent(fails) + body)
     seen = watched("script.py", folder=tmp_path)
     (told,) = [line for line in seen.lines if line.startswith("loaderbench:")]
-    assert seen.code == 1 and said in told and "nothing iterated" not in seen.err
-    assert ("Where the script's time went" in seen.err) is said.endswith("these")
+    assert seen.code == 1 and said in told and "took no batch" not in seen.err
+    assert ("Where the script's time went" in seen.err) is said.endswith("those")
