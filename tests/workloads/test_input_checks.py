@@ -81,7 +81,7 @@ def test_a_model_that_cannot_be_built_on_meta_is_checked_all_the_same() -> None:
 
 
 def test_torchvision_s_models_take_three_channels() -> None:
-    with pytest.raises(ConfigError, match="resnet18 takes images of 3 channels, not 1"):
+    with pytest.raises(ConfigError, match="resnet18 takes images with 3 channels, not 1"):
         build("resnet18", 64, channels=1)
 
 
