@@ -244,7 +244,7 @@ def splitting(check: Check) -> None:
         check.say("a split's outputs are those of one device", found["is_equal"] is True, json.dumps(found["check"]))
     target = check.out / "io.json"
     shared = ("--device", "cuda", "--max-batch", "128", "--results", check.runs, "--json", target)
-    if check.call("io", *LOADERBENCH, "model", "io", *shared):
+    if check.call("io", *LOADERBENCH, "model", "io", "resnet50", *shared):
         last = json.loads(target.read_text())["batches"][-1]["data_in"]
         check.say(
             "data in was timed", last["bytes_per_s"]["value"] > 1e9, f"{last['bytes_per_s']['value'] / 1e9:.1f} GB/s"

@@ -1,13 +1,13 @@
-"""loaderbench: what limits a training or inference run, and what fixing it would give.
+"""Find what limits a training or inference run, and what fixing it gains.
 
-From Python (docs/python.md) it does what the command line does:
+Python offers what the command line does (docs/python.md):
 
     import loaderbench
 
     record = loaderbench.run("/data/imagenet/train", workers=8)
     print(record.verdict.summary)
 
-Nothing is imported before one of these names is used.
+Each name is imported when it is first used.
 """
 
 from __future__ import annotations

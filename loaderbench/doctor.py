@@ -1,4 +1,4 @@
-"""What this machine can measure, what it cannot, and the one step that enables each."""
+"""Check what this machine can measure, and name the step that enables the rest."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def _cpus() -> Finding:
         return Finding(
             "cpus",
             DEGRADED,
-            "one usable CPU: workers and the step loop share it, so every loader looks contended",
+            "one usable CPU: workers and the training step share it, so every loader looks contended",
             "give the machine, container or job at least 2 CPUs",
         )
     if reason is not None and "quota" in reason:
         return Finding(
             "cpus",
             DEGRADED,
-            f"{usable} usable CPUs because of {reason}: threads are stopped when the quota is used up",
+            f"{usable} usable CPUs because of {reason}: the kernel stops threads when the quota is used up",
             "raise the CPU limit of the container (docker: --cpus, Kubernetes: resources.limits.cpu)",
         )
     return ok("cpus", f"{usable} usable CPUs" + (f": {reason}" if reason else ""))
@@ -102,7 +102,7 @@ def _memory() -> Finding:
         return Finding(
             "memory",
             DEGRADED,
-            f"{what}: less than {_size(MEMORY_WANTED_BYTES)}, larger models and many workers may be killed",
+            f"{what}: below {_size(MEMORY_WANTED_BYTES)} the kernel may kill larger models and many workers",
             "end other programs, or raise the memory limit of the container",
         )
     return ok("memory", what)
@@ -116,7 +116,7 @@ def _shared_memory() -> Finding:
         return Finding(
             "shared memory",
             MISSING,
-            "/dev/shm is not there: the multiprocess loader cannot pass batches",
+            "/dev/shm does not exist: the multiprocess loader cannot pass batches",
             "mount a tmpfs on /dev/shm",
         )
     what = f"/dev/shm has {_size(size[0])}, {_size(size[1])} free"
@@ -156,16 +156,16 @@ def _memlock() -> Finding:
 
 
 def _page_cache(dataset_path: str | None) -> Finding:
-    """Evict one file that is surely cached, and check that it is gone."""
+    """Evict one file that is in the page cache, and check that it is gone."""
     name = "page cache"
     if dataset_path is not None:
         path = first_image(dataset_path)
         if path is None:
-            return Finding(name, MISSING, f"no image below {dataset_path} to try", "name a folder with images")
+            return Finding(name, MISSING, f"there is no image below {dataset_path} to try", "name a folder with images")
         return _evict_one(name, path, "the data set's first image")
     with temporary_folder() as folder:
         (folder / "probe").write_bytes(os.urandom(PROBE_BYTES))
-        label = f"a file in {tempfile.gettempdir()} (name a data set to try its own files)"
+        label = f"a file in {tempfile.gettempdir()} (name a data set to try its files)"
         return _evict_one(name, str(folder / "probe"), label)
 
 
@@ -191,7 +191,7 @@ def _evict_one(name: str, path: str, label: str) -> Finding:
             f"{after.fraction:.0%} of {label} stayed after eviction: cold runs are not possible there",
             "put the data set on a disk, NFS or FUSE mount, not on tmpfs, and close programs that map its files",
         )
-    return ok(name, f"{label} could be evicted; residency by {after.method}")
+    return ok(name, f"{label} can be evicted; residency by {after.method}")
 
 
 def _cachestat() -> Finding:
@@ -200,7 +200,8 @@ def _cachestat() -> Finding:
     return Finding(
         "cachestat",
         DEGRADED,
-        "no cachestat(2): residency comes from mincore(2), which is slower and does not count evictions",
+        "this kernel has no cachestat(2): residency comes from mincore(2), which is slower and does not "
+        "count evictions",
         "use Linux 6.5 or newer (in a container: a seccomp profile that allows system call 451)",
     )
 
@@ -217,15 +218,18 @@ def _storage(file_system: FileSystem) -> Finding:
 def _pressure() -> Finding:
     reason = pressure_off_reason()
     if reason is None:
-        return ok("pressure (PSI)", "/proc/pressure tells who waits for CPU, storage and memory")
+        return ok("pressure (PSI)", "/proc/pressure shows the waits for CPU, storage and memory")
     return from_error("pressure (PSI)", reason, "boot with `psi=1`")
 
 
 def _runqueue() -> Finding:
     reason = runqueue_off_reason()
     if reason is None:
-        return ok("run-queue delay", "/proc/PID/schedstat counts it: a starved worker can be told from slow storage")
-    return from_error("run-queue delay", f"contention for CPUs is not seen: {reason}", "boot with `delayacct`")
+        return ok(
+            "run-queue delay",
+            "/proc/PID/schedstat counts it, which separates workers that wait for a CPU from slow storage",
+        )
+    return from_error("run-queue delay", f"contention for CPUs cannot be measured: {reason}", "boot with `delayacct`")
 
 
 def _gpu() -> Finding:
@@ -263,10 +267,10 @@ def _xpu() -> list[Finding]:
         return []
     version = _torch_built_for("xpu")[1]
     if version is None:
-        what = "there is an Intel GPU, but this torch was built without XPU: --device xpu does not work"
+        what = "this torch was built without XPU: --device xpu does not work with the Intel GPU here"
         step = "install the XPU build of torch, and Intel's GPU driver (Level Zero)"
         return [Finding("Intel GPU", MISSING, what, step)]
-    return [ok("Intel GPU", f"there is one, and torch is built for XPU {version} (torch itself was not started)")]
+    return [ok("Intel GPU", f"found one, and torch is built for XPU {version} (torch was not started)")]
 
 
 def _cuda() -> Finding:
@@ -289,7 +293,7 @@ def _cuda() -> Finding:
             f"torch is built for CUDA {version}, but there is no libcuda.so.1: --device auto means emulated",
             "install the NVIDIA driver, or start the container with `--gpus all`",
         )
-    return ok("CUDA in torch", f"torch is built for CUDA {version} and libcuda is there (torch itself was not started)")
+    return ok("CUDA in torch", f"torch is built for CUDA {version} and libcuda is installed (torch was not started)")
 
 
 def _plugin(table: plugins.Table[Any], name: str) -> Finding | None:
@@ -307,7 +311,7 @@ def _plugin(table: plugins.Table[Any], name: str) -> Finding | None:
         what, _, better = reason.partition("; ")
         return Finding(title, MISSING, f"--{kind} {name} is not available: {what}", better or step)
     if needs.prove is None:
-        return ok(title, ", ".join(plugins.brought_by(needs)) or "it is there")
+        return ok(title, ", ".join(plugins.brought_by(needs)) or "installed")
     try:
         return ok(title, plugins.function(needs.prove)())
     except UnavailableError as error:
@@ -336,7 +340,12 @@ def _batches(one: profile.Profile) -> str:
 
 def _perf() -> Finding:
     if shutil.which("perf") is None:
-        return Finding("perf", MISSING, "no hardware counters or CPU profiles", "install the Debian package linux-perf")
+        return Finding(
+            "perf",
+            MISSING,
+            "perf is missing: no hardware counters or CPU profiles",
+            "install the Debian package linux-perf",
+        )
     try:
         paranoid = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
     except (OSError, ValueError):

@@ -24,11 +24,11 @@ class UnavailableError(LoaderbenchError):
 
 
 class CaseFailed(LoaderbenchError):
-    """The case was started and could not be finished. Other cases go on. Exit code 1."""
+    """The case started but failed. Other cases continue. Exit code 1."""
 
 
 class OutOfMemory(CaseFailed):
-    """What was asked for does not fit into memory. This is a result: loaderbench never goes on with less."""
+    """The request does not fit in memory. This is a result: loaderbench never continues with less."""
 
 
 class DoesNotFit(OutOfMemory):

@@ -1,4 +1,4 @@
-"""Processes of our own beside a script, and what a forked process must not do with the garbage of its parent: tensors
+"""Start our own processes next to a script, and protect a forked process from its parent's garbage: tensors
 of CUDA may be in it. Their end calls the driver, which refuses forked processes, and aborts them (rwth-i6/returnn issue
 1494)."""
 
@@ -30,7 +30,7 @@ def collector_at_rest() -> Iterator[None]:
 
 
 def leave_garbage() -> None:
-    """First thing in the new process: it collects its own garbage, and nothing that it inherited."""
+    """Call this first in the new process: it then collects only its own garbage."""
     gc.freeze()
     gc.enable()
 

@@ -1,4 +1,4 @@
-"""What a process lacks: a package that is not installed, or memory, for which it may only look so."""
+"""Explain what a process lacks: a package that is not installed, or memory, which can look the same."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from loaderbench.errors import UnavailableError
 LOAD_ERRORS = (ImportError, MemoryError, OSError)
 """What importing a package raises that is not there, or does not load. OSError: a library that it opens itself."""
 USUAL_STACK = 8 << 20
-"""Linux's limit where nobody sets another."""
+"""Linux's default limit."""
 LIMITS = (
     (resource.RLIMIT_AS, "ulimit -v", "address space", sys.maxsize),
     (resource.RLIMIT_DATA, "ulimit -d", "data", sys.maxsize),
     (resource.RLIMIT_STACK, "ulimit -s", "stack", USUAL_STACK),
 )
-"""(limit, the shell's command for it, what it limits, bytes from which on it limits nothing)"""
+"""(limit, the shell's command for it, what it limits, bytes above which it has no effect)"""
 NO_THREAD = "can't start new thread"
 """What Python says where the kernel gives no thread, or no memory for its stack."""
 
@@ -27,11 +27,11 @@ def package(name: str, error: Exception, install: str) -> UnavailableError:
     if isinstance(error, ModuleNotFoundError):
         return UnavailableError(f"{name} is not installed ({error}); {install}")
     said = str(error) or type(error).__name__
-    return UnavailableError(f"{name} is installed, but does not load ({said}){memory()}")
+    return UnavailableError(f"{name} is installed but cannot be loaded ({said}){memory()}")
 
 
 def memory() -> str:
-    """Of this process's memory, what is limited, as the end of a sentence; empty where nothing is."""
+    """Describe the memory limits of this process as the end of a sentence; empty without limits."""
     told = []
     for limit, command, what, enough in LIMITS:
         most = resource.getrlimit(limit)[0]
@@ -41,7 +41,7 @@ def memory() -> str:
 
 
 def memory_for(error: Exception) -> str:
-    """As `memory`, where the error is one that a lack of memory gives."""
+    """Describe the limits as `memory` does if a lack of memory can cause the error; else return an empty text."""
     lacks = isinstance(error, MemoryError | ImportError) and not isinstance(error, ModuleNotFoundError)
     lacks = lacks or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
     return memory() if lacks or (isinstance(error, RuntimeError) and NO_THREAD in str(error)) else ""

@@ -1,4 +1,4 @@
-"""What this machine gives a run: usable CPUs, memory, limits, and the facts stored with each result. Stdlib only."""
+"""Read what this machine offers: usable CPUs, memory, limits, and the facts stored with each result. Stdlib only."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ class Quota(NamedTuple):
 
     cpus: float
     source: Path
-    """The file that tells it."""
+    """The file that states the quota."""
     period_s: float
-    """It is given anew so often; 0.1 s unless someone chose another."""
+    """Seconds between renewals of the quota; 0.1 s by default."""
 
 
 def cpu_quota(root: Path = Path("/")) -> Quota | None:
@@ -89,7 +89,7 @@ def cpu_quota(root: Path = Path("/")) -> Quota | None:
 
 
 def _quota_in(folder: Path) -> Quota | None:
-    """One cgroup's own quota, by cgroup v2 or v1, which tell both times in microseconds."""
+    """Read one cgroup's own quota from cgroup v2 or v1, which give both times in microseconds."""
     v2 = (_text(folder / "cpu.max") or "").split()
     if len(v2) == 2 and v2[0] != "max":
         return Quota(int(v2[0]) / int(v2[1]), folder / "cpu.max", int(v2[1]) / 1e6)
@@ -128,7 +128,7 @@ def usable_cpus(root: Path = Path("/")) -> int:
 
 
 def cpu_limit_reason(root: Path = Path("/")) -> str | None:
-    """What keeps this process from using all CPUs; None where nothing does."""
+    """Explain why this process cannot use all CPUs; None if it can."""
     return _cpu_limit(root)[1]
 
 
@@ -164,15 +164,15 @@ def available_memory_bytes(root: Path = Path("/")) -> tuple[int | None, str]:
 
 
 def _file_pages(folder: Path) -> int:
-    """Bytes of files that a cgroup's use counts, its children's too; 0 where the kernel does not tell."""
+    """Read the bytes of files in a cgroup's usage, children included; 0 if the kernel does not report it."""
     told = dict(line.split() for line in (_text(folder / "memory.stat") or "").splitlines() if len(line.split()) == 2)
     prefix = "total_" if "total_active_file" in told else ""  # version 1 gives the cgroup's own without it
     return sum(int(told.get(f"{prefix}{name}", 0)) for name in ("active_file", "inactive_file"))
 
 
 def oom_kills(root: Path = Path("/")) -> int | None:
-    """Processes of this process's cgroup that the kernel's OOM killer has ended so far; None where the kernel does not
-    tell (memory.events, memory.oom_control: the kernel's cgroup documents)."""
+    """Count the processes of this cgroup that the kernel's OOM killer has ended so far; None if the kernel does not
+    report it (memory.events, memory.oom_control: the kernel's cgroup documents)."""
     for folder in _cgroup_folders("memory", root):
         for name in ("memory.events", "memory.oom_control"):
             for line in (_text(folder / name) or "").splitlines():
@@ -192,7 +192,7 @@ def shm_bytes(path: str = "/dev/shm") -> tuple[int, int] | None:
 
 
 def open_files_limit() -> int | None:
-    """How many file descriptors this process may have open (RLIMIT_NOFILE, soft); None is unlimited."""
+    """Return the limit of open file descriptors (RLIMIT_NOFILE, soft); None is unlimited."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return None if soft == resource.RLIM_INFINITY else soft
 
@@ -212,7 +212,7 @@ def cpu_model(root: Path = Path("/")) -> str | None:
 
 def largest_cache_bytes(root: Path = Path("/")) -> int | None:
     """The largest cache of a processor (Linux, Documentation/ABI/testing/sysfs-devices-system-cpu: `size`, in KiB as
-    `107520K`); None where the kernel does not tell."""
+    `107520K`); None if the kernel does not report it."""
     texts = map(_text, root.glob("sys/devices/system/cpu/cpu[0-9]*/cache/index*/size"))
     sizes = [int(text[:-1]) << 10 for text in texts if text and text[-1] == "K" and text[:-1].isdecimal()]
     return max(sizes, default=None)
@@ -276,7 +276,7 @@ def _relevant_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def environment(root: Path = Path("/")) -> Environment:
-    """The facts stored with each run; None for what this machine does not tell.
+    """Collect the facts stored with each run; None for those that this machine does not report.
 
     They include no host or user name, no serial number and no folder of the user.
     """

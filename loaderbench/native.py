@@ -52,7 +52,7 @@ def no_libjpeg() -> str | None:
 
 
 def not_kept(stem: str) -> str | None:
-    """Why nothing built can be kept here; None where it can, or a library of this stem (a pattern) was built before."""
+    """Explain why no built library can be stored here; None if one can, or one of this stem (a pattern) exists."""
     try:
         folder = _folder()
         check_own(folder)
@@ -64,12 +64,12 @@ def not_kept(stem: str) -> str | None:
     except UnavailableError as error:
         return str(error)
     except OSError as error:
-        return f"nothing can be kept in {folder}: {error.strerror}; set XDG_CACHE_HOME"
+        return f"cannot write to {folder}: {error.strerror}; set XDG_CACHE_HOME"
     return None
 
 
 def _folder() -> Path:
-    """Where the libraries are. Raises UnavailableError where there is no home."""
+    """Return the folder of the libraries. Raises UnavailableError without a home folder."""
     return user_cache_folder() / "native"
 
 

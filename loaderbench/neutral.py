@@ -15,9 +15,9 @@ from pathlib import Path
 FOLDER = "/"
 """Always there, and root's."""
 STARTED_IN = "LOADERBENCH_STARTED_IN"
-"""The variable that tells our processes which folder the user stands in."""
+"""The variable that passes the user's current folder to our processes."""
 SAFE_PATH = "PYTHONSAFEPATH"
-"""Set to anything, Python imports nothing from the current folder (`-P`)."""
+"""With any value, Python does not import from the current folder (`-P`)."""
 PACKAGES = Path(__file__).resolve().parents[1]
 """The folder that holds the package."""
 OF_FOLDERS = re.compile(

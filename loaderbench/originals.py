@@ -1,4 +1,4 @@
-"""The modules `os` and `time` as they were when this one was imported, which is before a watched script runs: what the
+"""The unmodified modules `os` and `time`, copied before a watched script runs: what the
 script puts into them (a fake clock, a wrapper that counts calls) is for the script alone.
 
 Tools that replace such functions look for them in the attributes of all modules: they find none of these.

@@ -40,21 +40,21 @@ JsonObject = dict[str, Json]
 T = TypeVar("T")
 
 Arrays = dict[str, "NDArray[Any]"]
-"""Place → numpy array, for the arrays that are kept beside the JSON."""
+"""Place → numpy array, for the arrays that are stored next to the JSON."""
 
 
 MOST_NESTED = 50
 """Levels of lists and objects in a field that takes anything: far more than anybody writes, few enough for code that
 walks through them."""
 MOST = sys.float_info.max
-"""Of a number's size."""
+"""Largest magnitude of a number."""
 
 
 class PlainError(ValueError):
     """A JSON value has the wrong type; the message says where and what it is."""
 
     def __init__(self, said: str, of: str = "", between: str = ": ") -> None:
-        """`said` of the value, behind its place and what stands `between`; where it has no place, behind `of`."""
+        """The message is the value's place, `between` and `said`; without a place it is `of` and `said`."""
         super().__init__(of + said)
         self._where, self._between, self._said = "", between, said
 
@@ -116,7 +116,7 @@ def to_json(value: object, not_finite: list[str] | None = None, arrays: Arrays |
             arrays[where] = numpys
             return where
         return to_json(numpys.tolist(), not_finite, arrays, where)
-    raise TypeError(f"{where or 'the value'} has no JSON form: {type(value).__name__}")
+    raise TypeError(f"{where or 'the value'} cannot be written as JSON: {type(value).__name__}")
 
 
 # -- reading ---------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def _int(value: Any, arrays: Mapping[str, Any]) -> int:
 
 def _too_large(value: float) -> NoReturn:
     """Raises PlainError for what a float cannot hold: arithmetic with it would fail."""
-    shown = f"{value}" if isinstance(value, float) else f"one of {value.bit_length()} bits"
+    shown = f"{value}" if isinstance(value, float) else f"a number of {value.bit_length()} bits"
     raise PlainError(f"must be a finite number, not {shown}", "the value ", " ")
 
 

@@ -121,7 +121,7 @@ class Table(Generic[Traits]):
         missing = [member for member in self.members if not hasattr(module, member)]
         if missing:
             lacks = f"{module.__name__} lacks {' and '.join(missing)}"
-            raise ConfigError(f"{self.kind} '{name}': {lacks}: docs/plug-ins.md")
+            raise ConfigError(f"{self.kind} '{name}': {lacks} (docs/plug-ins.md)")
         return module
 
 
@@ -143,7 +143,7 @@ def _from_entry(table: Table[Traits], entry: EntryPoint) -> Plugin[Traits]:
         raise UnavailableError(f"{table.kind} '{entry.name}' is not available: {error}") from error
     if not isinstance(found, Plugin) or not isinstance(found.traits, table.traits):
         wanted = f"Plugin({table.traits.__name__}(…), module)"
-        raise ConfigError(f"entry point {table.group}:{entry.name} must name a {wanted}: docs/plug-ins.md")
+        raise ConfigError(f"entry point {table.group}:{entry.name} must name a {wanted} (docs/plug-ins.md)")
     return found
 
 
@@ -293,7 +293,7 @@ DECODERS: Table[DecoderTraits] = Table(
     aliases={"simplejpeg": "turbojpeg"},
 )
 NULL_LOADER = "synthetic"
-"""Costs nothing, so that any device must be fully used with it."""
+"""Costs no time, so that any device must be fully used with it."""
 USUAL_DECODER = "pillow"
 """What torchvision's own data sets decode with."""
 
@@ -307,7 +307,7 @@ DEVICES: Table[DeviceTraits] = Table(
                 "cpu[:THREADS]",
                 lacks={
                     "tf32": "TF32 is a mode of NVIDIA's tensor cores",
-                    **{name: "fp16 is slow and partial there" for name in PRECISIONS if name.endswith("fp16")},
+                    **{name: "fp16 is slow and incomplete on it" for name in PRECISIONS if name.endswith("fp16")},
                 },
                 on_host_cpus=True,
                 choose="loaderbench.devices.select:choose_cpu",
@@ -383,7 +383,7 @@ def workload_of(model: str, device: DeviceTraits) -> tuple[str, str]:
 
 
 def check_model(step: Step, device: DeviceTraits) -> None:
-    """Raises ConfigError for a model that can be told to be wrong without building it. `device`: it may have a workload
+    """Raises ConfigError for a model that is wrong without building it. `device`: it may have a workload
     of its own."""
     name, detail = workload_of(step.model, device)
     traits = WORKLOADS.find(name).traits
@@ -424,12 +424,12 @@ def brought_by(needs: Needs) -> list[str]:
 
 
 def missing(needs: Needs) -> str | None:
-    """Why a plug-in cannot be used here; None where nothing is missing. Does not import it."""
+    """Explain why a plug-in cannot be used here; None if it can. Does not import it."""
     if needs.check is not None:
         try:
             reason: str | None = function(needs.check)()
         except Exception as error:  # another package's code
-            return f"{needs.check} does not say what is missing: {error}"
+            return f"{needs.check} failed to say what is missing: {error}"
         return reason
     if needs.packages and not brought_by(needs):
         return f"{' or '.join(name.rstrip('*-') for name in needs.packages)} is not installed"
@@ -437,12 +437,12 @@ def missing(needs: Needs) -> str | None:
 
 
 def function(path: str) -> Any:
-    """What `module:function` names. Raises ConfigError where it is not there."""
+    """Import the function that `module:function` names. Raises ConfigError if it does not exist."""
     module, _, name = path.partition(":")
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"a plug-in names {path}, which is not there: {error}") from error
+        raise ConfigError(f"a plug-in names {path}, which does not exist: {error}") from error
 
 
 def installed_decoders(formats: Iterable[str] = ("jpeg",)) -> list[DecoderChoice]:
@@ -483,7 +483,7 @@ def installed_loaders(*, with_gpu: bool) -> list[LoaderChoice]:
 
 
 def predictable_loaders() -> dict[str, LoaderTraits]:
-    """Name → traits of the loaders whose cost follows from decoder and hand-over: advice may propose these."""
+    """Map name → traits of the loaders whose cost follows from decoder and delivery: advice may propose these."""
     known = LOADERS.known().items()
     return {name: one for name, one in known if one.handover is not None and missing(one.needs) is None}
 
@@ -512,7 +512,7 @@ def passed_over(choice: LoaderChoice) -> str | None:
     for name, traits in DECODERS.known().items():
         built_here = traits.prefix is None and traits.needs.prove is not None
         if built_here and traits.rank < choice.decoder.traits.rank and (reason := missing(traits.needs)):
-            return f"{choice.name} decodes with {choice.decoder.name}, for {name} cannot be used: {reason}"
+            return f"{choice.name} decodes with {choice.decoder.name}, because {name} cannot be used: {reason}"
     return None
 
 
@@ -528,7 +528,7 @@ TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def check_options(table: Table[Any], name: str, given: Mapping[str, str]) -> None:
-    """Raises ConfigError for what `parse_options` would refuse, where the source of the plug-in's module tells it: the
+    """Raises ConfigError for options that `parse_options` would refuse, as far as the plug-in's source shows: the
     module itself, and the library that it drives, are not imported."""
     declared = declared_options(table.find(name).module)
     if declared is not None:
@@ -581,5 +581,5 @@ def _read(plugin: str, declared: Mapping[str, str], given: Mapping[str, str]) ->
         try:
             values[key] = TRUTHS[text.lower()] if kind == "bool" else OPTION_TYPES.get(kind, str)(text)
         except (KeyError, ValueError) as error:
-            raise ConfigError(f"option '{key}' wants a value of type {kind}, not '{text}'") from error
+            raise ConfigError(f"option '{key}' needs a value of type {kind}, not '{text}'") from error
     return values

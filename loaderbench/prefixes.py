@@ -34,7 +34,7 @@ BUILT_WITH = """\
 setuptools==80.10.2 --hash=sha256:95b30ddfb717250edb492926c92b5221f7ef3fbcc2b07579bcd4a27da21d0173
 pybind11==3.1.0 --hash=sha256:b8488090f8acffbcb6b5d6a85571a6827a0a2981ffb75e5a0b27b87c4a6b7dd0
 """
-"""What builds it. pip itself would take whatever version the index has, and check nothing."""
+"""The build requirements. Without hashes pip would take any version of the index unchecked."""
 HEADERS = {"jpeglib.h": "libjpeg62-turbo-dev", "zlib.h": "zlib1g-dev", "Python.h": "python3-dev"}
 """C header that the build includes → the Debian package that has it."""
 SAY_EVERY_S = 5.0
@@ -52,7 +52,7 @@ def _has_avx2() -> bool:
 
 
 def folder(name: str) -> Path:
-    """Where the package is, or would be: by Python's ABI and instruction set, since machines may share a home."""
+    """Return the package's folder, by Python's ABI and instruction set, since machines may share a home."""
     instructions = "avx2" if _has_avx2() else "sse4"
     return user_cache_folder() / "prefixes" / f"{name}-{sysconfig.get_config_var('SOABI')}-{instructions}"
 
@@ -85,7 +85,7 @@ def no_pillow_simd() -> str | None:
         return None
     if "pillow-simd" in plugins.packages():  # in Pillow's place
         return None
-    return "it was not built here; `loaderbench install pillow-simd`"
+    return "it is not built here; run `loaderbench install pillow-simd`"
 
 
 def with_prefix(prefix: Path | None, environ: Mapping[str, str]) -> dict[str, str]:
@@ -104,7 +104,7 @@ def install(name: str, say: Say) -> Path:
         UnavailableError: this machine lacks what the build needs, the build failed, or others may write the folder.
     """
     if name not in PINNED:
-        raise ConfigError(f"loaderbench install knows {', '.join(PINNED)}, not '{name}'; others: pip install")
+        raise ConfigError(f"loaderbench install builds {', '.join(PINNED)}, not '{name}': use pip install for others")
     target = folder(name)
     check_own(target)
     if target.is_dir():
@@ -135,15 +135,15 @@ def check_machine() -> str:
         UnavailableError: pillow-simd has no code for it, or a compiler or header is missing; says what to install.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
-        raise UnavailableError(f"pillow-simd is written for x86-64, and this is {platform.machine()}")
+        raise UnavailableError(
+            f"pillow-simd needs x86-64, and this machine is {platform.machine()}: use --decoder pillow"
+        )
     command = native.compiler()
     include = sysconfig.get_path("include")
     missing = [header for header in HEADERS if not _has_header(command, header, include)]
     if missing:
         packages = " ".join(HEADERS[header] for header in missing)
-        raise UnavailableError(
-            f"pillow-simd is built here and needs {', '.join(missing)}: `apt-get install {packages}`"
-        )
+        raise UnavailableError(f"building pillow-simd needs {', '.join(missing)}: `apt-get install {packages}`")
     return "-mavx2" if _has_avx2() else "-msse4"
 
 
@@ -204,7 +204,7 @@ def reason(lines: list[str]) -> str:
     """
     general = ("subprocess-exited-with-error", "note:", "hint:")
     telling = [one for one in lines if "error" in one.lower() and not any(word in one for word in general)]
-    return (telling or lines[-1:] or ["pip said nothing"])[0]
+    return (telling or lines[-1:] or ["pip printed no message"])[0]
 
 
 def _prove(prefix: Path) -> str:
@@ -218,8 +218,8 @@ def _prove(prefix: Path) -> str:
     done = subprocess.run(proving, capture_output=True, text=True, env=environ, cwd=neutral.FOLDER)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
-        raise UnavailableError(f"pillow-simd was built, but does not load: {lines[-1]}")
+        raise UnavailableError(f"pillow-simd was built but cannot be loaded: {lines[-1]}")
     version, core, _ = json.loads(done.stdout)
     if ".post" not in version or not Path(core).is_relative_to(prefix):
-        raise UnavailableError(f"pillow-simd was built, but Pillow {version} of another folder is loaded instead")
+        raise UnavailableError(f"pillow-simd was built, but Python loads Pillow {version} from another folder")
     return str(version)

@@ -17,7 +17,7 @@ HIDDEN_PREFIX = ".loaderbench-tmp-"
 
 
 class TemporaryFolder:
-    """A folder of its own. Locked as long as its process lives, so that others can tell whether it is in use."""
+    """A folder of its own. Locked while its process lives, so that others can see if it is in use."""
 
     def __init__(self, parent: Path | None = None) -> None:
         """`parent`: where it is to be; None: where temporary files go. Raises OSError where there is no place."""

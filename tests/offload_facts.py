@@ -48,7 +48,7 @@ def replayed(
     return SettingFacts(batch_size, OffloadSetting(above, 0.0), ledger, replay=done)
 
 
-TOO_LARGE = Failure("OutOfMemory", "does not fit: tensors took more than the cap")
+TOO_LARGE = Failure("OutOfMemory", "does not fit: tensors need more than the cap")
 ONE = SettingFacts(1, None, OffloadLedger(50 * MIB, 0, 0, 0, 0, 0), (turn(0.02),) * 3, peak_live_bytes=50 * MIB)
 WITHOUT = SettingFacts(10, None, OffloadLedger(140 * MIB, 0, 0, 0, 0, 0), failure=TOO_LARGE)
 CURVE = (

@@ -126,7 +126,10 @@ def test_a_study_is_reproduced_from_its_runs_facts(results: Path) -> None:
     assert ended.code == 1 and f"rows[0].rate.value: 1.5 → {rate}" in unwrapped(ended)
     # … which stays, and is said to
     before = study.read_bytes()
-    assert f"{study.parent.name} is left as it is: it is a study" in analyze(results, study.parent.name, "--save").err
+    assert (
+        f"{study.parent.name} is a study, so --save left it unchanged"
+        in analyze(results, study.parent.name, "--save").err
+    )
     assert study.read_bytes() == before
 
 
@@ -179,7 +182,7 @@ def test_a_changed_array_is_found(results: Path) -> None:
 
     change_table(folder, place, slower)
     code, (entry,) = as_json(results, folder.name)
-    assert code == 1 and "its digest is not the one that was stored" in entry["problem"]
+    assert code == 1 and "its digest differs from the stored one" in entry["problem"]
     # and the figures would tell too, as they do for runs from before there was a digest
     del facts["arrays_sha256"]
     (folder / "facts.json").write_text(json.dumps(facts))
@@ -278,10 +281,10 @@ def cut(name: str) -> Any:
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (without("facts.json"), "holds no raw facts to analyse: facts.json is missing"),
-        (without("arrays.npz"), "are damaged: PlainError: recording.segments"),
-        (cut("facts.json"), "are damaged: JSONDecodeError"),
-        (cut("arrays.npz"), "are damaged: ValueError: it is no archive of tables"),
+        (without("facts.json"), "has no raw facts to analyse: facts.json is missing"),
+        (without("arrays.npz"), "are damaged: recording.segments"),
+        (cut("facts.json"), "are damaged: facts.json is not valid JSON"),
+        (cut("arrays.npz"), "are damaged: its file of tables is not an archive"),
         (lambda folder: (folder / "facts.json").write_text("[]"), "are damaged"),
         (lambda folder: (folder / "facts.json").write_text('{"schema": 99}'), "reads up to 2: upgrade loaderbench"),
     ],
@@ -331,13 +334,13 @@ def test_a_run_that_is_being_measured_or_crashed_is_not_judged_with_all(results:
     ended = analyze(results, "--all")
     assert ended.code == 0 and unwrapped(ended).startswith("4 of 4 are reproduced exactly")
     alone = analyze(results, crashed.run_id)
-    assert alone.code == 1 and "holds no raw facts to analyse" in unwrapped(alone)
+    assert alone.code == 1 and "has no raw facts to analyse" in unwrapped(alone)
 
 
 @pytest.mark.parametrize("arguments", [(), ("latest", "--all")])
 def test_a_run_or_all_and_not_both(arguments: tuple[str, ...], measured: Path) -> None:
     ended = analyze(measured, *arguments)
-    assert (ended.code, ended.out) == (2, "") and ended.lines == ["loaderbench: analyze takes a RUN, or --all"]
+    assert (ended.code, ended.out) == (2, "") and ended.lines == ["loaderbench: analyze needs a RUN, or --all"]
 
 
 @pytest.mark.parametrize(
@@ -354,7 +357,7 @@ def test_what_is_not_there_is_refused(arguments: tuple[str, ...], says: str, mea
 
 def test_an_empty_store_says_what_to_do(tmp_path: Path) -> None:
     ended = analyze(tmp_path, "--all")
-    assert ended.code == 2 and "measure something with `loaderbench run`" in ended.lines[-1]
+    assert ended.code == 2 and "measure one with `loaderbench run`" in ended.lines[-1]
 
 
 def test_a_failed_run_is_reproduced_too(small_set: Path, tmp_path: Path) -> None:

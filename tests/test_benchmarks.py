@@ -195,7 +195,7 @@ def test_the_lines_are_made_of_what_the_commands_write(
     said = {one["check"]: one for one in check.found}
     assert said["model memory-lenet-train: batch 16, predicted within 3% of live"]["passed"]
     reserved = said["model memory-lenet-infer: batch 64, predicted within 5% of reserved"]
-    assert not reserved["passed"] and "reserves nothing" in reserved["found"]
+    assert not reserved["passed"] and "keeps no reserve" in reserved["found"]
     assert all(one["passed"] for name, one in said.items() if "reserved" not in name)
     assert {"model layers: rows ÷ whole step 0.95 to 1.05", "model size: devices needed"} <= set(said)
     assert "fits" in said["model fit-infer-expandable: largest batch confirmed"]["found"]

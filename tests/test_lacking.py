@@ -75,7 +75,7 @@ def test_what_does_not_load_is_not_called_missing(
     import_module("loaderbench.loaders.samples")  # with torch, which is there
     limits(RLIMIT_AS=3_500_000 << 10)
     there = said(ours, package, NO_ROOM, monkeypatch)
-    assert "is installed, but does not load (libx.so: failed to map segment" in there
+    assert "is installed but cannot be loaded (libx.so: failed to map segment" in there
     assert there.endswith("`ulimit -v` allows 3,418 MiB of address space, which may be too little: raise it")
     missing = said(ours, package, ModuleNotFoundError(f"No module named '{package}'"), monkeypatch)
     assert f"is not installed (No module named '{package}'); " in missing and "install" in missing.partition(";")[2]

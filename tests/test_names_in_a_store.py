@@ -175,7 +175,7 @@ def test_a_copied_study_does_not_take_the_originals_runs_with_it(store: Store) -
 def test_a_study_that_names_what_no_run_is_called_is_damaged(name: str, store: Store) -> None:
     add_study(store, name)
     (stored,) = store.studies()
-    assert stored.study is None and f"no run is called {name!r}" in str(stored.problem)
+    assert stored.study is None and f"no run can be called {name!r}" in str(stored.problem)
 
 
 def test_what_lies_deeper_is_not_in_the_store(store: Store) -> None:
@@ -248,7 +248,7 @@ def test_a_tag_that_also_begins_other_ids_is_refused(store: Store) -> None:
     tagged = add_run(store, tag=day)
     ended = do("rm", day, "--yes", store=store)
     assert (ended.code, len(ended.lines)) == (2, 1)
-    assert f"'{day}' is a tag and also begins the ids of other runs: give whole ids" in ended.err
+    assert f"'{day}' is a tag and the ids of other runs begin with it: give whole ids" in ended.err
     assert left(store) == {first, tagged}
     do("rm", first, "--yes", store=store)
     assert [run.run_id for run in select(store, [day]).runs] == [tagged], "both mean the same"

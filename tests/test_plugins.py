@@ -127,7 +127,7 @@ def test_a_broken_one_of_another_package_hurts_nobody_who_does_not_name_it() -> 
         assert "fake-loader" in known and "newer-loader" not in known
         assert "riddle-loader" not in plugins.predictable_loaders()
         assert "riddle-loader" not in {choice.name for choice in plugins.installed_loaders(with_gpu=False)}
-        assert "does not say what is missing" in str(plugins.missing(known["riddle-loader"].needs))
+        assert "failed to say what is missing" in str(plugins.missing(known["riddle-loader"].needs))
         with pytest.raises(UnavailableError, match=r"'newer-loader' is not available: .*new_trait"):
             plugins.LOADERS.find("newer-loader")
     finally:

@@ -107,7 +107,7 @@ WRONG: list[tuple[list[str], str]] = [
     ([*RUN, "--device", "cuda"], "use --device emulated or --device cpu"),
     ([*RUN, "--device", "xpu"], "use --device emulated or --device cpu"),
     ([*RUN, "--device", "cuda:7"], "use --device emulated or --device cpu"),
-    ([*RUN, "--save-profile", "x.toml"], "and there is none here"),
+    ([*RUN, "--save-profile", "x.toml"], "and this machine has none"),
     ([*RUN, "--batch-size", "100000000"], "give a smaller --batch-size"),
     ([*RUN, "--prefetch", "100000000"], "give a smaller --batch-size, --prefetch"),
     ([*RUN, "--workers", "99999"], "--workers 99999 is more than this machine can run"),
@@ -117,7 +117,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["model", "layers", "resnet18", "--device", "cuda"], "use --device cpu"),
     (["model", "memory", "resnet18", "--device", "cuda"], "use --device cpu"),
     (["model", "memory", "resnet50", "--device", "cuda"], "use --device emulated or --device cpu"),
-    (["model", "split", "resnet18", "--device", "cpu:1,cuda:0"], "name other devices"),
+    (["model", "split", "resnet18", "--device", "cpu:1,cuda:0"], "use other devices"),
 ]
 """Command line, and what its refusal says, where the machine has a part in it. What others say is in tests/screens."""
 

@@ -94,9 +94,9 @@ def test_rm_of_a_study_takes_its_runs_unless_another_needs_them(store: Store) ->
     study, other = add_study(store, [shared, own]), add_study(store, [shared])
     ended = remove(store, study, "--yes")
     assert ended.code == 0
-    assert f"kept, since another study names it: {shared}" in ended.out
+    assert f"kept {shared}: another study uses it" in ended.out
     assert left(store) == {shared, beside, other}
-    assert f"{other} stays, and will lack a run" in remove(store, shared, "--yes").out
+    assert f"{other} is kept but loses a run" in remove(store, shared, "--yes").out
 
 
 def test_rm_leaves_a_run_that_is_being_measured(store: Store) -> None:
@@ -155,7 +155,7 @@ def test_a_damaged_run_and_a_study_without_content_are_listed_with_their_reason(
 
 @pytest.mark.parametrize("tag", ["", " ", "a\nb", "x" * 81, "\x1b[31m"])
 def test_a_tag_is_a_short_name(tag: str, store: Store) -> None:
-    with pytest.raises(ConfigError, match="--tag takes a name") as error:
+    with pytest.raises(ConfigError, match="--tag must be a name") as error:
         SweepStudy([CASE], store, tag=tag)
     assert "\n" not in str(error.value)
 
@@ -178,7 +178,7 @@ def test_a_trace_of_a_study_or_a_folder_says_what_to_name(store: Store, tmp_path
         assert (ended.code, len(ended.lines)) == (2, 1)
     for ended in (of_study, of_its_folder):
         assert f"is a study, not a run; name one of its runs: {run}" in ended.err
-    assert f"{tmp_path} is a folder without a run" in of_folder.err
+    assert f"{tmp_path} holds no run" in of_folder.err
 
 
 # -- files and streams -------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ def segment(
 
 def untold(parts: Sequence[Segment]) -> Run:
     """The run of a script with these windows of `real`, whose loader tells nothing of itself."""
-    run = run_of(parts[0], 0, no_spans="what was iterated tells nothing of workers")
+    run = run_of(parts[0], 0, no_spans="the iterable does not expose its workers")
     assert run.recording is not None
     run.recording.segments[:] = [replace(one, spans=None, num_warmup=1) for one in parts]
     return run
@@ -120,7 +120,7 @@ def run_of(one: Segment, workers: int, prefetch: int = 2, *, cpus: int = 8, **fa
     """The run of a script with this window."""
     case = make_case(loader="multiprocess", workers=workers, prefetch=prefetch, batch_size=8, cache="as-is")
     whole = make_facts(
-        device=DeviceFacts("cpu", "this machine's processors", copies=False, on_host_cpus=True),
+        device=DeviceFacts("cpu", "this machine's CPUs", copies=False, on_host_cpus=True),
         loader=LoaderFacts(True, True, LoaderTraits("processes", decodes="own", can_be_cold=False), max(1, workers)),
         watched=watched_facts(workers, prefetch, **facts),
     )

@@ -215,14 +215,14 @@ def capacity_of(facts: CapacityFacts) -> Capacity:
     reaches, misses = edge_of(curve, facts.au_target)
     found = _found(reaches, misses, facts, missing) if curve else None
     if not curve:
-        missing["found_ranks"] = "no number of ranks was measured"
+        missing["found_ranks"] = "no rank count was measured"
     stops = _stops(misses, facts.au_target) if misses is not None and found is not None else []
     if found is not None and misses is None:
-        missing["next_is_stopped_by"] = f"{facts.max_ranks} ranks, the most that were asked for, reach the target"
+        missing["next_is_stopped_by"] = f"{facts.max_ranks} ranks, the most allowed, reach the target"
     bounds = bounds_of(facts, curve)
     known = [one.ranks for one in bounds if one.ranks is not None]
     if not known:
-        missing["predicted_ranks"] = "neither the storage's ceiling nor the processors' use is known"
+        missing["predicted_ranks"] = "the storage's ceiling and the CPU time per image are both unknown"
     feed, step = facts.case.feed, facts.case.step
     rate = ceiling(facts.probe)
     per_image = facts.image_bytes / facts.num_images
@@ -265,10 +265,12 @@ def _found(
 ) -> int | None:
     number = 0 if reaches is None else reaches.ranks
     if misses is None and number < facts.max_ranks:
-        missing["found_ranks"] = f"it ended while {number} still reached the target"
+        missing["found_ranks"] = f"the search stopped while {number} ranks still reached the target"
         return None
     if misses is not None and misses.ranks - number > 1:
-        missing["found_ranks"] = f"it ended between {number}, which reach the target, and {misses.ranks}, which miss it"
+        missing["found_ranks"] = (
+            f"the search stopped between {number} ranks, which reach the target, and {misses.ranks}, which miss it"
+        )
         return None
     return number
 
@@ -288,33 +290,31 @@ def _caveats(facts: CapacityFacts, curve: Sequence[CapacityPoint]) -> tuple[str,
     """What the figures do not show by themselves, in sentences."""
     found = []
     if facts.in_memory:
-        found.append(
-            f"the files are on {facts.file_system}, which holds them in memory: there is no storage to measure"
-        )
+        found.append(f"the files are on {facts.file_system}, a file system in memory: there is no storage to measure")
     elif facts.case.subject.cache != "cold":
-        found.append("the page cache was left as it is: what was in memory did not come from the storage")
+        found.append("the page cache was not cleared, so cached files did not come from the storage")
     elif curve and not _is_cold(facts, curve):
         most = max((one.resident_before for one in curve if one.resident_before is not None), default=None)
-        seen = "cannot be seen" if most is None else f"still held {most:.0%} of the files before a look"
-        found.append(f"it is not proven that the storage answered: the page cache {seen}")
+        seen = "is unknown" if most is None else f"still held {most:.0%} of the files before a measurement"
+        found.append(f"cold reads are not proven: the page cache {seen}")
     again = [point for point in curve if point.epochs > 1]
     if again:
         times = max(point.epochs for point in again)
         found.append(
-            f"files were read up to {times:.1f} times in a look, evicted in between: a server may have had them in its "
-            "own memory; a larger set has none twice"
+            f"one measurement read files up to {times:.1f} times and evicted them in between. A server may "
+            "have cached them; use a larger data set"
         )
     if facts.probe is not None and facts.probe.reason is not None:
         found.append(f"the storage's ceiling was cut short: {facts.probe.reason}")
     others = max((_by_others(point) for point in curve), default=0.0)
     if others > OTHERS:
         found.append(
-            f"other programs used up to {others:.0%} of the processors (a FUSE daemon on this machine is one of them): "
-            "with these at rest it may be more ranks"
+            f"other programs, such as a FUSE daemon, used up to {others:.0%} of the CPUs; without them more "
+            "ranks may fit"
         )
     few = [point.ranks for point in curve if point.num_steps < 2 * WINDOWS]
     if few:
-        found.append(f"few steps of {', '.join(map(str, few))} ranks: intervals are wide; raise --duration")
+        found.append(f"intervals are wide at {', '.join(map(str, few))} ranks because steps were few: raise --duration")
     return tuple(found)
 
 
@@ -343,31 +343,31 @@ def _storage_bound(facts: CapacityFacts, demand: float) -> RankBound:
     if facts.in_memory:
         return RankBound("storage_bandwidth", None, "the files are in memory")
     if found is None:
-        return RankBound("storage_bandwidth", None, "the storage's ceiling is not known")
+        return RankBound("storage_bandwidth", None, "the storage's ceiling is unknown")
     rate = found.value * facts.num_images / facts.image_bytes
-    return RankBound("storage_bandwidth", int(rate / demand), f"{rate:,.0f} images/s ÷ {demand:,.1f} of a rank")
+    return RankBound("storage_bandwidth", int(rate / demand), f"{rate:,.0f} images/s ÷ {demand:,.1f} per rank")
 
 
 def _latency_bound(facts: CapacityFacts, first: CapacityPoint | None) -> RankBound:
     if first is None:
         return RankBound("storage_latency", None, "one rank alone was not measured")
     if first.au_fraction >= facts.au_target or (first.read_fraction or 0.0) < READING:
-        why = "one rank alone waits little for its reads, and each rank brings its own readers"
+        why = "one rank alone waits little for reads, and each rank adds readers"
         return RankBound("storage_latency", None, why)
-    read = "" if first.mean_read_s is None else f" of {first.mean_read_s * 1e3:.1f} ms a file"
+    read = "" if first.mean_read_s is None else f" ({first.mean_read_s * 1e3:.1f} ms per file)"
     return RankBound("storage_latency", 0, f"one rank alone waits for its reads{read}")
 
 
 def _cpu_bound(facts: CapacityFacts, few: Sequence[CapacityPoint], demand: float) -> RankBound:
     known = [point.cpu_s_per_sample for point in few if point.cpu_s_per_sample is not None]
     if not known:
-        return RankBound("client_cpu", None, "the ranks' CPU time is not known")
+        return RankBound("client_cpu", None, "the ranks' CPU time is unknown")
     cpus = _cpus(facts)
     first = few[0]
     if first.ranks == 1 and first.au_fraction < facts.au_target and (first.read_fraction or 0.0) < READING:
-        return RankBound("client_cpu", 0, "one rank alone is late by preparing its batches")
+        return RankBound("client_cpu", 0, "one rank alone prepares its batches too slowly")
     used = known[-1]  # two ranks hold what they take from each other
-    return RankBound("client_cpu", int(cpus / (used * demand)), f"{cpus:g} CPUs ÷ {used * 1e3:.2f} ms an image")
+    return RankBound("client_cpu", int(cpus / (used * demand)), f"{cpus:g} CPUs ÷ {used * 1e3:.2f} ms per image")
 
 
 # -- what stops the next one -----------------------------------------------------------------------------

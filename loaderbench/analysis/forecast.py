@@ -362,7 +362,7 @@ def _parts(
 
 
 def start_up_s(source: SourceFacts) -> float | None:
-    """From the start of the process to asking for the first batch; None where the run did not store it."""
+    """From the start of the process to asking for the first batch; None where the run did not record it."""
     if source.process_s is None or source.open_s is None:
         return None
     return source.process_s + source.open_s + (source.build_s or 0.0)
@@ -441,13 +441,13 @@ def predicted_epoch(
 def _not_scored(run: EpochRun, epoch: EpochForecast | None, facts: ForecastFacts) -> str | None:
     resident, source = run.resident_before, facts.source if run.kind == "train" else facts.validation
     if epoch is None or source is None:
-        return "the run does not tell of such an epoch"
+        return "the run has no times for such an epoch"
     if run.wanted == "warm" or source.one_state:
         return None
     if resident is None:
-        return "whether memory was emptied cannot be seen"
+        return "it is unknown whether the page cache was empty"
     if resident > EMPTY:
-        return f"{resident:.0%} of its files were in memory, which could not be emptied"
+        return f"the page cache still held {resident:.0%} of its files"
     return None
 
 

@@ -37,12 +37,12 @@ def source_of(run: Run, record: RunRecord) -> SourceFacts:
     recording = run.recording
     if run.status != "ok" or recording is None or not record.measured or not record.arms:
         why = "" if run.failure is None else f": {run.failure.message}"
-        raise ConfigError(f"{name} ended as {run.status}{why}; a forecast needs a run that ended well")
+        raise ConfigError(f"{name} ended as {run.status}{why}; a forecast needs a run that finished")
     if run.environment is None:
-        raise ConfigError(f"{name} does not say which machine made it; run it again")
+        raise ConfigError(f"{name} does not record its machine; run it again")
     _check_heat(run, recording)
     if Arm.REAL not in record.arms:
-        raise ConfigError(f"{name} has no arm `real`, the loader on the real storage; run it again with that arm")
+        raise ConfigError(f"{name} has no arm `real` (the loader on the real storage); run it again with that arm")
     half = _half_fraction(record.arms[Arm.REAL].step_s)
     if half is None or half > TOO_SHORT:
         raise ConfigError(
@@ -78,7 +78,7 @@ def _uncertain(what: str, half: float | None) -> str:
     """Why an interval of this half width, a fraction, is too wide; None: there is none."""
     if half is None:
         return f"its {what} time was measured in one block, which gives no confidence interval"
-    return f"its {what} time is known to ± {half:.0%}, and ± {TOO_SHORT:.0%} or less is needed"
+    return f"its {what} time is known to ± {half:.0%}, a forecast needs ± {TOO_SHORT:.0%}"
 
 
 def _check_heat(run: Run, recording: Recording) -> None:
@@ -90,7 +90,7 @@ def _check_heat(run: Run, recording: Recording) -> None:
     hot = float(((seen & HEAT_MASK) != 0).mean()) if len(seen) else 0.0
     if hot > MOST_HEAT:
         raise ConfigError(
-            f"{run.run_id} was throttled: its GPU was slowed down by heat or hardware in {hot:.0%} of the readings; "
+            f"{run.run_id} ran on a throttled GPU: heat or hardware slowed it in {hot:.0%} of the readings; "
             "cool the machine and run it again"
         )
 
@@ -124,10 +124,10 @@ def _found(record: RunRecord) -> EpochState:
     unknown, again = f"the cache state of {name} is unknown", "run it again with --cache cold or --cache warm"
     if wanted == "cold":
         if storage.cache_state != "cold" or doubts & {"served_by_page_cache", "read_as_fast_as_memory"}:
-            raise ConfigError(f"{unknown}: it was meant to be cold, but memory answered; {again}")
+            raise ConfigError(f"{unknown}: it was to run cold, but reads came from memory; {again}")
         return "cold"
     if before is None:
-        raise ConfigError(f"{unknown}: how much of its files was in memory is unknown; {again}")
+        raise ConfigError(f"{unknown}: the run could not see how many of its files were cached; {again}")
     if before >= RESIDENT:
         return "warm"
     if wanted == "as-is" and before <= EMPTY:
@@ -200,13 +200,14 @@ def layers_source(facts: LayersFacts, found: LayersResult, study_id: str) -> Sou
         ConfigError: it did not end well, or its iteration's time is not known well enough.
     """
     if facts.status != "ok" or facts.times is None:
-        raise ConfigError(f"{study_id} ended as {facts.status}; a forecast needs a profile that ended well")
+        raise ConfigError(f"{study_id} ended as {facts.status}; a forecast needs a profile that finished")
     rounds = facts.times.plain_s.mean(axis=1)
     step_s, num = float(rounds.mean()), len(rounds)
     half = t_quantile(num - 1) * float(rounds.std(ddof=1)) / num**0.5 / step_s if num > 1 else None
     if half is None or half > TOO_SHORT:
         raise ConfigError(
-            f"{study_id} is too short for a forecast: {_uncertain('iteration', half)}; profile it with more --steps"
+            f"{study_id} is too short for a forecast: {_uncertain('iteration', half)}; repeat the profile "
+            "with more --steps"
         )
     steps = StateSteps(Range(step_s, step_s * (1 - half), step_s * (1 + half)), "layers", study_id)
     return SourceFacts(

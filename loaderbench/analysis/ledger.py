@@ -148,7 +148,7 @@ def _of_fit(facts: ModelFitFacts, found: ModelFit, source: _Source) -> list[Entr
     predicted, largest = found.predicted_batch, found.largest_batch
     if not found.confirmed or found.not_measured is not None or predicted == largest == facts.most:
         return []
-    more = ", larger ones were not looked at" if facts.most in (predicted, largest) else ""
+    more = ", larger batches were not tried" if facts.most in (predicted, largest) else ""
     what = f"{_of_step(facts.step)}, {memory_size(facts.memory_bytes)} on {facts.step.device}{more}"
     return source.entry("fit", what, "images", predicted, largest)
 

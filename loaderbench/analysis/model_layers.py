@@ -132,7 +132,7 @@ def _rows(facts: LayersFacts, times: LayerTimes, whole_s: float) -> list[LayerRo
     rows += [_part_row(facts, times, part, f"let_data ({name})", whole_s) for part, name in COPIES]
     first = np.maximum(times.first_s - np.median(times.forward_s, axis=(0, 1)), 0.0)
     for call, seconds in zip(facts.calls, first.tolist(), strict=True):
-        once = Estimate(seconds, None, None, "s", 1, "the first call less the median of the later ones")
+        once = Estimate(seconds, None, None, "s", 1, "the first call minus the median of the later calls")
         rows.append(LayerRow(call.name, call.type, "set_up", call.call, once, None, None, reshapes=call.reshapes))
     rows += _call_rows(facts, times, "forward", whole_s)
     if trains:

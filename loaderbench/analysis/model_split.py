@@ -22,9 +22,9 @@ from loaderbench.recording.record import Estimate
 from loaderbench.recording.split_times import SplitTime
 
 MEDIAN = "median, 95 % by its order statistics"
-FEW = "median; fewer than 6 turns have no interval"
-WHOLE_ALONE = "the whole batch fits on no device alone"
-FEW_TURNS = "fewer than 6 turns have no interval: nothing is decided"
+FEW = "median; an interval needs 6 turns"
+WHOLE_ALONE = "no device alone can hold the whole batch"
+FEW_TURNS = "the outcome is undecided: an interval needs 6 turns"
 TOLERANCES: dict[str, float] = {"fp32": 1e-4, "tf32": 8e-3, "fp16": 8e-3, "bf16": 6e-2}
 """Largest ‖outputs − reference‖ ÷ ‖reference‖ of an image that is rounding: 16 unit roundoffs (2⁻¹¹ of tf32 and fp16,
 2⁻⁸ of bf16: IEEE 754, and its 8-bit-exponent kin), since some 150 layers in a row round independently (√150 ≈ 12); in
@@ -125,7 +125,7 @@ def _missing(facts: SplitFacts, measured: Estimate | None, ratio: Estimate | Non
     if search is None:
         missing["greedy_s"] = missing["exact_s"] = f"{ended} before the first search"
     elif search.greedy is None:
-        missing["greedy_s"] = f"{WHOLE_ALONE}, and the greedy search begins there"
+        missing["greedy_s"] = f"{WHOLE_ALONE}, where the greedy search starts"
     if search is not None and search.exact is None:
         missing["exact_s"] = "no split fits"
     if facts.chosen is None:
@@ -133,7 +133,9 @@ def _missing(facts: SplitFacts, measured: Estimate | None, ratio: Estimate | Non
     if measured is None:
         missing["measured_s"] = missing["measured_over_predicted"] = f"{ended} before the first turn"
     if is_alone:
-        missing["ratio_to_fastest_alone"] = "by the table no split ends before the fastest device alone: it was run"
+        missing["ratio_to_fastest_alone"] = (
+            "by the stored times no split is faster than the fastest device alone, so that device ran alone"
+        )
     elif search is not None and search.alone is None:
         missing["ratio_to_fastest_alone"] = missing["fastest_alone"] = missing["outcome"] = WHOLE_ALONE
     elif ratio is None:
@@ -283,5 +285,5 @@ def _fastest(facts: SplitFacts) -> DeviceAlone | None:
         device=facts.members[number].device,
         predicted_s=alone.finish_s,
         s=median_of(seconds) if len(seconds) else None,
-        why=None if len(seconds) else "it was not run",
+        why=None if len(seconds) else "it did not run",
     )

@@ -12,7 +12,7 @@ from loaderbench.analysis.model import Model
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.record import Estimate, Verdict
 
-BESIDE_OTHERS = "run to run beside others"
+BESIDE_OTHERS = "between runs, under load"
 RUN_TO_RUN = 0.15
 """Standard deviation, from run to run, of the part of a step that others on the processors take, as a part of it: how
 the scheduler places a run among them lasts longer than the run. Measured: docs/validation.md, `Run to run`."""
@@ -42,7 +42,7 @@ def without_contention(verdict: Verdict, model: Model) -> Verdict:
     gain = _widened(gain, _run_to_run(model), BESIDE_OTHERS)
     if model.watched is None:  # theirs have an error of their own
         own = min(CONTENTION_ERROR, PART_OF_IT * (gain.value - 1.0))
-        gain = _widened(gain, own, f"± {own:.0%} of the prediction's own")
+        gain = _widened(gain, own, f"± {own:.0%} of its own")
     if gain.low is not None:
         gain = replace(gain, low=max(1.0, gain.low))
     return replace(verdict, speedup_if_removed={**verdict.speedup_if_removed, "contention": gain})

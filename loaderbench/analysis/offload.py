@@ -26,8 +26,8 @@ from loaderbench.recording.record import Estimate
 HOST_MEMORY = "HostMemory"
 """Kind of the failure of a setting for which the host has too little memory."""
 NO_MEMORY_KINDS = ("OutOfMemory", "DoesNotFit")
-REPLAYED = "a replay of the model's trace over an emulated card, assumed"
-NO_COPY_TIME = "the copies' own time is not known"
+REPLAYED = "a replay of the model's trace on an emulated GPU, assumed"
+NO_COPY_TIME = "the copies' time is unknown"
 UNTRIED = "it was interrupted before"
 NOISE = 4
 """Results may differ by this many times what two steps without offloading differ by, as each figure is of one pair."""
@@ -101,7 +101,7 @@ def outcome_of(facts: OffloadFacts, given: SettingFacts) -> tuple[OffloadOutcome
         return "failed", _wrong(facts, given.check)
     if peak is not None and peak > facts.memory_bytes:
         seen, limit = memory_sizes(peak, facts.memory_bytes)
-        return "out_of_memory", f"it peaked at {seen}, above the memory of {limit}"
+        return "out_of_memory", f"its peak of {seen} exceeds the memory of {limit}"
     return "fits", None
 
 
@@ -116,10 +116,9 @@ def _wrong(facts: OffloadFacts, check: ResultCheck) -> str:
     plain = check.plain_difference or 0.0
     alike = "are equal" if plain == 0 else f"differ by {plain:.2g}"
     return (
-        f"its {what} differ from those without offloading{far} (batch {check.batch_size}; two steps without it "
-        f"{alike}); "
-        "look for a tensor that the model changes after it was saved without PyTorch counting it, as through .data "
-        "(docs/model-offload.md)"
+        f"its {what} differ from those without offloading{far} (batch {check.batch_size}; two steps "
+        f"without it {alike}). Look for a saved tensor that the model then changes without PyTorch "
+        "noticing, e.g. through .data (docs/model-offload.md)"
     )
 
 
@@ -180,7 +179,7 @@ def _step(given: SettingFacts) -> Estimate | None:
         return None
     mean, drawn, num_blocks = draws
     if num_blocks < 2:
-        return Estimate(mean, None, None, "s", 1, "one block of steps: the width of the interval is unknown")
+        return Estimate(mean, None, None, "s", 1, "one block of steps, which gives no interval")
     return interval(mean, drawn, "s", num_blocks)
 
 
@@ -216,7 +215,7 @@ def _ratio(given: SettingFacts, other: SettingFacts) -> Estimate | None:
     value = one[0] / two[0] * per_image
     is_itself = (given.batch_size, given.setting) == (other.batch_size, other.setting)
     if min(one[2], two[2]) < 2 or is_itself:
-        return Estimate(value, None, None, "1", 1, "one block of steps: the width of the interval is unknown")
+        return Estimate(value, None, None, "1", 1, "one block of steps, which gives no interval")
     return interval(value, one[1] / two[1] * per_image, "1", min(one[2], two[2]))
 
 

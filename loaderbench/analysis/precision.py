@@ -93,7 +93,7 @@ def _figures(facts: PrecisionFacts, mode: ModeFacts, fp32: ModeFacts | None, *, 
     )
     if fp32 is None or fp32.timing is None:
         return figures
-    itself = Estimate(1.0, 1.0, 1.0, "ratio", len(blocks), "fp32 is what the others are compared with")
+    itself = Estimate(1.0, 1.0, 1.0, "ratio", len(blocks), "the others are compared with fp32")
     name = "rss_growth_bytes" if shared else "allocated_bytes"
     mine, theirs = getattr(timing.memory, name), getattr(fp32.timing.memory, name)
     return replace(

@@ -72,7 +72,7 @@ def _case_of(case: RankedCase, records: Mapping[str, RunRecord], ranks: int) -> 
     missing: dict[str, str] = {}
     imbalance = None
     if pooled is None or pooled.own.shape[1] < LEAST_STEPS:
-        missing["imbalance"] = f"fewer than {LEAST_STEPS} steps that all ranks ran"
+        missing["imbalance"] = f"the ranks share fewer than {LEAST_STEPS} steps"
     else:
         imbalance = imbalance_of(known, parts, joint=joint)
     figures = tuple(_figures(part, pooled, number, records) for number, part in enumerate(parts))
@@ -98,7 +98,7 @@ def _script_of(case: RankedCase, records: Mapping[str, RunRecord], ranks: int) -
     parts, missing = case.parts, dict[str, str]()
     away = sorted({*range(ranks)} - {part.place.rank for part in parts})
     if away:
-        missing["ranks"] = f"nothing was handed over by rank {', '.join(map(str, away))}"
+        missing["ranks"] = f"no figures came from rank {', '.join(map(str, away))}"
     windows, why = common_steps(parts)
     pooled = _pooled(windows)
     imbalance = None if pooled is None else imbalance_of(windows, parts, joint=False)
@@ -115,7 +115,7 @@ def _script_of(case: RankedCase, records: Mapping[str, RunRecord], ranks: int) -
     )
     one_node = len({part.place.node for part in parts}) == 1  # whose processes share one clock
     if not one_node:
-        missing["strips"] = "the clocks of the nodes were not compared"
+        missing["strips"] = "the nodes' clocks are not aligned"
     return RankedFigures(
         title=case.case.title,
         case=case.case,

@@ -143,7 +143,7 @@ def _times(batch: BatchFacts) -> tuple[Estimate | None, Estimate | None]:
         return None, None
     mean = float(blocks.means()[0])
     if len(blocks) < 2:
-        how = "one block of steps: the width of the interval is unknown"
+        how = "one block of steps, which gives no interval"
         rate = Estimate(batch.batch_size / mean, None, None, "samples/s", 1, how)
         return Estimate(mean, None, None, "s", 1, how), rate
     draws = draws_of_mean(blocks, batch.batch_size)[:, 0]

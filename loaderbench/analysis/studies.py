@@ -18,4 +18,4 @@ def judge(facts: StudyFacts, records: Mapping[str, RunRecord]) -> Findings:
 
 def senseless(error: Exception) -> str:
     """What to say of facts that follow the schema and cannot be judged."""
-    return f"its facts contradict each other: {type(error).__name__}: {error}"[:300]
+    return f"its facts contradict each other ({type(error).__name__}: {error})"[:300] + "; measure it again"

@@ -90,14 +90,14 @@ def device_of(trace: KinetoTrace, wanted: int | None) -> int:
     devices = np.unique(trace.activities[:, FIELD["device"]]).tolist()
     if not devices:
         raise ConfigError(
-            f"none of the trace's {trace.num_events:,} events is a kernel, copy or memset of a device: "
-            "record with torch.profiler.ProfilerActivity.CUDA"
+            f"the trace has {trace.num_events:,} events but no kernel, copy or memset of a device: record it "
+            "with torch.profiler.ProfilerActivity.CUDA"
         )
     known = ", ".join(map(str, devices))
     if wanted is None and len(devices) > 1:
-        raise ConfigError(f"the trace holds devices {known}: choose one with --device")
+        raise ConfigError(f"the trace has devices {known}: choose one with --device")
     if wanted is not None and wanted not in devices:
-        raise ConfigError(f"the trace holds nothing of device {wanted}, only of {known}")
+        raise ConfigError(f"the trace has no events of device {wanted}, only of {known}")
     return int(devices[0] if wanted is None else wanted)
 
 
@@ -113,7 +113,7 @@ def summarize(trace: KinetoTrace, device: int) -> TraceGaps:
     table = trace.activities[trace.activities[:, FIELD["device"]] == device]
     table = table[table[:, 1] > table[:, 0]]
     if not len(table):
-        raise ConfigError(f"no activity of device {device} has a length: the trace is not usable")
+        raise ConfigError(f"no activity of device {device} has a duration: record the trace again")
     begin_ns, end_ns = int(table[0, 0]), int(table[:, 1].max())
     idle = gaps(union(table[:, :2]), begin_ns, end_ns)
     lengths = idle[:, 1] - idle[:, 0]

@@ -300,7 +300,7 @@ def _for_epochs(seen: WatchedFacts, batches: Batches | None) -> list[Action]:
     of = np.asarray(whole)
     left = np.maximum(of[picks].sum(axis=1) - saved[picks].sum(axis=1) * noise, 1e-9)
     value = float(of.sum() / max(float((of - saved).sum()), 1e-9))
-    method = "starts of the epochs behind the first, without a batch's own time; bootstrap over them, 95 %"
+    method = "start of each later epoch, minus one batch's time; bootstrap, 95 %"
     predicted = interval(value, of[picks].sum(axis=1) / left, "ratio", max(2, len(whole)), method)
     if predicted.value < EPOCH_GAIN:
         return []
@@ -370,7 +370,9 @@ def _for_memory(follower: Follower, seen: WatchedFacts) -> list[Action]:
     predicted = follower.without(spent, part)
     if predicted.low is not None and predicted.low > 1.0:
         # Memory that is no malloc's, and arrays that it maps by themselves whatever its settings, are not told apart.
-        predicted = replace(predicted, low=1.0, method=f"{predicted.method}; from no gain on, if it is not malloc's")
+        predicted = replace(
+            predicted, low=1.0, method=f"{predicted.method}; 1 at the low end, if the memory is not malloc's"
+        )
     return [Action("prep", "keep_memory", None, predicted, {"part": part})]
 
 
@@ -420,7 +422,7 @@ def _measured(run: Run, seen: WatchedFacts, advice: Advice) -> Advice:
     else:
         feeds = run.case.feed, tried[0].case.feed
         gain = rate_ratio(run.recording.segments, segments_of(tried), feeds[0].lanes, feeds[1].lanes, 1)
-    gain = None if gain is None else replace(gain, method="before and behind the change; block bootstrap, 95 %")
+    gain = None if gain is None else replace(gain, method="before and after the change; block bootstrap, 95 %")
     return replace(
         advice, verified=True, measured_speedup=gain, not_verified=None if gain is not None else "no_step_in_turn"
     )

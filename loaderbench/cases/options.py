@@ -346,11 +346,13 @@ class PrecisionOptions:
 
     model: str = option("A torchvision classification model", "resnet50")
     mode: str = option("train or infer", "train")
-    precisions: Words | None = option("Comma separated; fp32 always runs  [default: all]")
-    steps: int | None = option("Steps to time, and as many to compare with fp32  [default: 100; 30 on the CPU]")
+    precisions: Words | None = option("Precisions, comma separated; fp32 always runs  [default: all]")
+    steps: int | None = option("Steps to time, and the same number to compare with fp32  [default: 100; 30 on the CPU]")
     batch_size: int | None = option("Samples per step  [default: 64; 8 on the CPU]")
     input_size: int | None = option("Side of the images  [default: 224; 64 on the CPU]")
-    loss_scale: str | None = option("dynamic, or a whole number; training in fp16  [default: 128; amp-fp16: dynamic]")
+    loss_scale: str | None = option(
+        "Loss scale for training in fp16: dynamic, or a whole number  [default: 128; amp-fp16: dynamic]"
+    )
     device: str = option("auto (cuda, else cpu), cpu[:THREADS], cuda[:N], xpu[:N]", "auto")
     seed: int = option("Seed of weights and batches", 0)
 

@@ -21,31 +21,31 @@ if TYPE_CHECKING:
 def analyze(
     *,
     run: Annotated[
-        str | None, typer.Argument(metavar="RUN", help="Id of a run or a study, a unique prefix of one, or latest")
+        str | None, typer.Argument(metavar="RUN", help="Id of a run or study, a unique prefix of it, or latest")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every run and study that is stored")] = False,
-    diff: Annotated[bool, typer.Option("--diff", help="Print each value that differs today")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All stored runs and studies")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Print each value that changes")] = False,
     save: Annotated[
-        bool, typer.Option("--save", help="Replace the stored records by today's; facts stay unchanged")
+        bool, typer.Option("--save", help="Replace the stored records with today's; the facts stay unchanged")
     ] = False,
     output: OutputOptions,
 ) -> None:
-    """Judge stored runs again, from their facts: no torch, no GPU, nothing is measured.
+    """Judge stored runs again from their facts. This neither measures nor needs torch or a GPU.
 
-    Unchanged rules give each run the same record again; with newer rules the differences are listed. Exit code 1 where
-    the same rules give another record, or facts are missing or damaged.
+    The same rules give each run the same record; with newer rules you see what changed. Exit code 1 if the same
+    rules give another record, or if facts are missing or damaged.
     """
     from loaderbench.recording.store import Store
     from loaderbench.reporting.again import print_again
     from loaderbench.reporting.console import make_console
 
     if every == (run is not None):
-        raise ConfigError("analyze takes a RUN, or --all")
+        raise ConfigError("analyze needs a RUN, or --all")
     check_json_target(output.json_out)
     store = Store(output.results)
     found = _every(store, quiet=output.quiet) if run is None else [_one(store, run)]
     if not found:
-        raise ConfigError(f"nothing is stored in {output.results}; measure something with `loaderbench run`")
+        raise ConfigError(f"there are no runs in {output.results}; measure one with `loaderbench run`")
     if save:
         _save(found, quiet=output.quiet)
     if output.json_out is not None:
@@ -65,7 +65,7 @@ def _save(found: Sequence[Again], *, quiet: bool) -> None:
         if one.folder is not None:
             again.save(one)
         elif not quiet:
-            say(f"{one.name} is left as it is: it is a study")
+            say(f"{one.name} is a study, so --save left it unchanged")
 
 
 def _one(store: Store, name: str) -> Again:

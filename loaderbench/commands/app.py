@@ -44,8 +44,8 @@ from loaderbench.lacking import NO_THREAD, memory_for
 
 app = typer.Typer(
     name="loaderbench",
-    help="What limits this training or inference run: storage, CPU preparation, a lack of processors, "
-    "the copy to the device, kernel launches or compute?",
+    help="Find what limits a training or inference run: storage, CPU preparation, contention for CPUs, "
+    "the copy to the device, kernel launches or compute.",
     invoke_without_command=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -101,7 +101,7 @@ app.add_typer(dataset.app, name="dataset")
 app.add_typer(model.app, name="model")
 
 
-MORE_PROCESSES = "this user may have no more processes and threads: raise `ulimit -u`, or end some"
+MORE_PROCESSES = "this user has reached the limit of processes and threads: raise `ulimit -u`, or end some of them"
 
 
 def _check_threads() -> None:
@@ -112,7 +112,7 @@ def _check_threads() -> None:
 
 
 def _end_by_interrupt() -> NoReturn:
-    """As Python ends a program that did not catch Ctrl-C: its `atexit` runs, then SIGINT kills it. A shell reports that
+    """End as Python does after an uncaught Ctrl-C: `atexit` runs, then SIGINT kills the program. A shell reports that
     as 130, and ends its loop too, which it does not for a program that exits with 130."""
     sys.excepthook = _say_nothing
     # Python ends by SIGINT, after all else, where it is marked so (pythonrun.c, unhandled_keyboard_interrupt): by an
@@ -127,8 +127,8 @@ def _say_nothing(kind: type[BaseException], error: BaseException, trace: Traceba
 
 
 def _run_and_end_as(script: watch.Script) -> NoReturn:
-    """As Python ends that ran the script alone: its threads, its `atexit`, what is said of its exit code. Nothing keeps
-    signals from it any more."""
+    """Run the script and end as Python alone would: threads, `atexit`, the message for its exit code. Signals reach
+    the script from then on."""
     code, by_interrupt = script.run()
     if by_interrupt:
         _end_by_interrupt()
@@ -153,7 +153,7 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except RecursionError:
-        code, message = 1, "a tree of folders, or a file's content, is nested too deeply"
+        code, message = 1, "a folder tree or a file's content is nested too deeply"
     except (RuntimeError, ImportError, MemoryError) as error:
         limited = memory_for(error)
         if not limited and str(error) != NO_THREAD:

@@ -16,18 +16,18 @@ from loaderbench.commands.terminal import Interrupted, check_json_target
 
 @with_options(
     without=LEFT_OUT["capacity"],
-    loader=Changed(default=Words((plugins.IN_LINE_LOADER,)), help="Of each rank: {loaders}"),
-    workers=Changed(default=Numbers((1,)), help="Processes or threads of each rank, for a loader that has any"),
-    device=Changed(default="emulated", help="Of each rank: emulated:PROFILE[xF], F times as fast"),
+    loader=Changed(default=Words((plugins.IN_LINE_LOADER,)), help="Each rank's loader: {loaders}"),
+    workers=Changed(default=Numbers((1,)), help="Worker processes or threads of each rank"),
+    device=Changed(default="emulated", help="Each rank's device: emulated:PROFILE[xF], F times as fast"),
 )
 def capacity(
     *,
-    dataset: Annotated[str, typer.Argument(help="Folder of images on the storage, or name of a data set")],
+    dataset: Annotated[str, typer.Argument(help="Folder of images on the storage, or a data set's name")],
     options: StudyOptions,
     asked: CapacityOptions,
     output: OutputOptions,
 ) -> None:
-    """How many accelerators this storage feeds from this machine, and what stops the next one."""
+    """Measure how many accelerators this storage feeds from this machine, and what stops the next one."""
     from loaderbench.studies.capacity_plan import plan_capacity
 
     check_json_target(output.json_out)
@@ -42,6 +42,6 @@ def capacity(
     if study.begun:
         show_study(study, output)
     if ended is not None:
-        raise Interrupted(f"interrupted: {study.num_looks} looks are done, and kept", ended)
+        raise Interrupted(f"interrupted: {study.num_looks} measurements finished and are kept", ended)
     if study.error is not None:
         raise study.error

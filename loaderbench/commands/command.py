@@ -1,4 +1,4 @@
-"""What all commands and groups of commands share: how they are typed."""
+"""Commands and groups of commands share this: how they parse what the user types."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def help_alone(context: typer.Context) -> None:
 
 
 def missing_argument(error: Exception) -> str | None:
-    """What a command needs that was typed without it, by the help of the argument or option; None: the error is another
+    """Name the missing argument or option with its help. None if the error is another
     one."""
     wanted = getattr(error, "param", None)
     if type(error).__name__ != "MissingParameter" or wanted is None or not wanted.help:

@@ -22,33 +22,35 @@ if TYPE_CHECKING:
 
 @with_options(
     without=LEFT_OUT["compare"],
-    res=Changed(help="Stored resolution: both data sets' variant N"),
-    workers=Changed(help="Numbers, comma separated  [default: usable CPUs]"),
-    cache=Changed(help="cold, warm, as-is, comma separated  [default: cold,warm where they can be made]"),
-    duration=Changed(help="Time limit in seconds for a side, worker count and cache state, over all rounds"),
-    max_bytes=Changed(help="Limit on the bytes read from each storage, over all runs: 20G  [default: no limit]"),
+    res=Changed(help="Stored resolution: variant N of both data sets"),
+    workers=Changed(help="Worker counts, comma separated  [default: usable CPUs]"),
+    cache=Changed(help="cold, warm, as-is, comma separated  [default: those of cold and warm that work here]"),
+    duration=Changed(help="Seconds for each combination of side, workers and cache, over all rounds"),
+    max_bytes=Changed(help="Most bytes to read from each storage, over all runs: 20G  [default: no limit]"),
 )
 def compare(
     *,
     targets: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="A B", help="NAME=DATASET twice, to measure both in turn; or two stored runs; or RUN and --baseline"
+            metavar="A B", help="NAME=DATASET twice to measure both in turn; or two stored runs; or RUN with --baseline"
         ),
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Compare a stored run (the latest) with this one: exit 1 on a regression"),
+        typer.Option(metavar="RUN", help="Compare RUN (default: the latest) with this one; exit 1 on a regression"),
     ] = None,
     threshold: Annotated[
-        float, typer.Option(help="Fraction by which images/s may fall short of the baseline's")
+        float, typer.Option(help="Loss of images/s that still passes, as a fraction of the baseline's")
     ] = 0.05,
     allow_different: Annotated[
-        bool, typer.Option("--allow-different", help="Compare even if the baseline did different work")
+        bool, typer.Option("--allow-different", help="Compare even if the baseline did other work")
     ] = False,
-    rounds: Annotated[int, typer.Option(help="Rounds; each measures both sides")] = COMPARE_ROUNDS,
+    rounds: Annotated[int, typer.Option(help="Rounds; each one measures both sides")] = COMPARE_ROUNDS,
     options: StudyOptions,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cases and the time they will take")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the cases and their expected time, and exit")
+    ] = False,
     output: OutputOptions,
 ) -> None:
     """Compare two storages that hold the same files, measured in turn; or two stored runs."""
@@ -56,7 +58,7 @@ def compare(
     named = [text for text in given if "=" in text]
     check_json_target(output.json_out)
     if not 0 <= threshold < 1:
-        raise ConfigError(f"--threshold is a fraction such as 0.05, not {threshold:g}")
+        raise ConfigError(f"--threshold must be a fraction such as 0.05, not {threshold:g}")
     if baseline is not None and len(given) < 2 and not named:
         run = given[0] if given else "latest"
         _with_baseline(baseline, run, threshold, output, allow_different=allow_different)
@@ -66,7 +68,7 @@ def compare(
         _runs(given, output)
     else:
         raise ConfigError(
-            "compare takes two data sets (nvme=/data/set nfs=/mnt/nfs/set), two stored runs, or --baseline RUN [RUN]"
+            "compare needs two data sets (nvme=/data/set nfs=/mnt/nfs/set), two stored runs, or --baseline RUN [RUN]"
         )
 
 
@@ -111,19 +113,19 @@ def _measure(study: ComparisonStudy, output: OutputOptions) -> BaseException | N
 
 
 def _stored(store: Store, text: str) -> RunRecord:
-    """The record that `text` names. Raises ConfigError for a run that measured nothing."""
+    """Find the record that `text` names. Raises ConfigError for a run without measurements."""
     from loaderbench.recording.checks import LATEST
     from loaderbench.recording.store import CASE_FILE
 
     if text != LATEST and Path(text).is_dir() and not (Path(text) / CASE_FILE).exists():
-        raise ConfigError(f"{text} is a folder, not a stored run: to measure two data sets name them, a={text} b=…")
+        raise ConfigError(f"{text} is a folder, not a stored run. To measure two data sets, name them: a={text} b=…")
     stored = store.find(text)
     record = stored.record
     if record is None:
         raise ConfigError(f"{stored.run_id} has no result: {stored.problem}")
     if not record.measured:
         reason = record.failure.message if record.failure is not None else "see `loaderbench show`"
-        raise ConfigError(f"{stored.run_id} measured nothing that can be compared ({stored.status}): {reason}")
+        raise ConfigError(f"{stored.run_id} has no measurement to compare ({stored.status}): {reason}")
     return record
 
 
@@ -147,7 +149,7 @@ def _with_baseline(baseline: str, run: str, threshold: float, output: OutputOpti
     store = Store(output.results)
     before, now = _stored(store, baseline), _stored(store, run)
     if before.run_id == now.run_id:
-        raise ConfigError(f"{run} is the baseline itself: measure a run to compare with it")
+        raise ConfigError(f"{run} is the baseline itself: measure another run first, or name one")
     if not allow_different and (others := unlike(before, now)):
         raise ConfigError(unlike_line(before.run_id, now.run_id, others))
     comparison = compare_two(before, now, factor=[])

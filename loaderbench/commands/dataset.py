@@ -13,7 +13,7 @@ from loaderbench.commands.options import OutputOptions, with_options
 from loaderbench.commands.terminal import echo, progress, say, write_json
 
 app = typer.Typer(
-    help="Make, derive and inspect data sets.",
+    help="Make, derive, convert and inspect data sets.",
     invoke_without_command=True,
     callback=help_alone,
     rich_markup_mode=None,
@@ -26,12 +26,14 @@ def make(
     out: Annotated[Path, typer.Option(help="Output folder")],
     num_images: Annotated[int, typer.Option(help="Images per resolution")] = 1000,
     num_classes: Annotated[int, typer.Option(help="Class folders")] = 10,
-    aspect_spread: Annotated[float, typer.Option(help="Standard deviation of log(width ÷ height)")] = 0.0,
-    quality_spread: Annotated[int, typer.Option(help="JPEG quality varies by ± this")] = 0,
+    aspect_spread: Annotated[
+        float, typer.Option(help="Spread of aspect ratios: standard deviation of log(width ÷ height)")
+    ] = 0.0,
+    quality_spread: Annotated[int, typer.Option(help="Spread of the JPEG quality: ± this")] = 0,
     progressive: Annotated[float, typer.Option(help="Fraction of progressive files")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Equal seeds give equal files")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed; the same seed gives the same files")] = 0,
 ) -> None:
-    """Make realistic JPEGs, in the layout DIR/<res>/<class>/*.jpg. A second call does nothing."""
+    """Make realistic JPEGs in the layout DIR/<res>/<class>/*.jpg. Existing files are kept."""
     from loaderbench.images.synthesize import make_dataset
 
     with progress("making images") as on_progress:
@@ -65,24 +67,24 @@ def derive(
         made = derive_dataset(src, sides, out, quality=quality or DEFAULT_QUALITY, progress=on_progress)
     for side, folder in made.variants.items():
         echo(f"{side}: {folder}")
-    echo(f"{made.num_made} made, {made.num_kept} were there, {len(made.broken)} broken")
+    echo(f"{made.num_made} made, {made.num_kept} already there, {len(made.broken)} broken")
     for path, reason in made.broken[:20]:
         say(f"broken: {path}: {reason}")
 
 
 @app.command("convert", cls=Command)
 def convert(
-    src: Annotated[str, typer.Argument(help="Folder of images or name of a data set")],
+    src: Annotated[str, typer.Argument(help="Folder of images, or a data set's name")],
     to: Annotated[str, typer.Option(help="wds (tar shards, for --loader webdataset), litdata or ffcv")],
     res: Annotated[int | None, typer.Option(help="Stored resolution: the data set's variant N")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to make  [default: inside SRC, where the loader finds it]")
+        Path | None, typer.Option(help="Output folder  [default: inside SRC, where the loader finds it]")
     ] = None,
     shard_images: Annotated[
-        int | None, typer.Option(help="Images in a file  [default: 64 files, of 16 to 1000 images]")
+        int | None, typer.Option(help="Images per file  [default: 64 files of 16 to 1000 images]")
     ] = None,
 ) -> None:
-    """Convert images into another library's container files. A second call does nothing."""
+    """Convert images into another library's container files. Finished files are kept."""
     from loaderbench.images.manifest import resolve_dataset
 
     with progress("preparing the data set") as on_progress:
@@ -93,12 +95,12 @@ def convert(
         try:
             made = convert_dataset(folder, to, out, shard_images=shard_images, progress=on_progress)
         except KeyboardInterrupt:
-            say("what was converted is kept: the same command completes it")
+            say("the converted files are kept; repeat the command to continue")
             raise
-    state = "was there" if made.was_there else "made"
+    state = "already there" if made.was_there else "made"
     echo(f"{made.folder}: {state}, {made.num_images} images in {made.num_files} files, {made.total_bytes:,} bytes")
     if out is None:
-        echo("torchvision's ImageFolder takes that folder for a class: allow_empty=True there, or --out here")
+        echo("torchvision's ImageFolder reads that folder as a class. Pass it allow_empty=True, or give --out here")
 
 
 @app.command("scan", cls=Command)
@@ -106,10 +108,10 @@ def convert(
 def scan(
     *,
     folder: Annotated[str, typer.Argument(help="Folder of images")],
-    content: Annotated[bool, typer.Option(help="Read each file's header and end")] = True,
+    content: Annotated[bool, typer.Option(help="Read the header and end of each file")] = True,
     output: OutputOptions,
 ) -> None:
-    """Count images; their sizes, resolutions, file system and device; list broken files."""
+    """Count the images, show their sizes, resolutions and storage, and list broken files."""
     from loaderbench.images.scan import scan_dataset
 
     with progress("scanning") as on_progress:

@@ -18,10 +18,10 @@ LEAST_COLUMNS = 30
 @with_options(without=("quiet", "results"))
 def doctor(
     *,
-    dataset: Annotated[str | None, typer.Argument(help="A data set's folder, to look at its storage too")] = None,
+    dataset: Annotated[str | None, typer.Argument(help="Folder of images, to check its storage too")] = None,
     output: OutputOptions,
 ) -> None:
-    """Say what this machine can measure, what it cannot, and the one step that enables it."""
+    """Show what this machine can measure and how to enable the rest."""
     from loaderbench.doctor import examine
     from loaderbench.selftest.doctor import examine_beds
 
@@ -38,7 +38,7 @@ def doctor(
 
 
 def _wrapped(text: str, indent: int) -> list[str]:
-    """Its lines beside a column of `indent` characters; one line where nobody looks at a terminal."""
+    """Wrap the text next to a column of `indent` characters; keep one line if no terminal shows it."""
     if not sys.stdout.isatty():
         return [text]
     columns = max(shutil.get_terminal_size().columns - indent, LEAST_COLUMNS)

@@ -17,12 +17,14 @@ def forecast(
     *,
     run: Annotated[
         str,
-        typer.Argument(help="Stored run, or profile of `model layers`: an id, a start of it, a folder, or latest"),
+        typer.Argument(
+            help="Stored run or profile of `model layers`: an id, a unique prefix of it, a folder, or latest"
+        ),
     ],
     asked: ForecastOptions,
     output: OutputOptions,
 ) -> None:
-    """Forecast how long an epoch and a whole training will take, with an interval; --check runs it and compares."""
+    """Forecast how long an epoch and a whole training take, with an interval. --check runs it and compares."""
     from loaderbench.recording.store import Store
     from loaderbench.studies.forecast import ForecastStudy, plan_forecast
 
@@ -34,6 +36,6 @@ def forecast(
     ended = run_study(study, output)
     show_study(study, output)
     if ended is not None:
-        raise Interrupted(f"interrupted: the forecast is kept, {study.unfinished}", ended)
+        raise Interrupted(f"interrupted: the forecast is kept; {study.unfinished}", ended)
     if study.failed:
         raise typer.Exit(1)

@@ -15,11 +15,11 @@ from loaderbench.commands.terminal import check_json_target, progress, write_jso
 @with_options(without=("results",))
 def gaps(
     *,
-    trace_file: Annotated[Path, typer.Argument(metavar="TRACE", help="Trace of torch.profiler: .json or .json.gz")],
+    trace_file: Annotated[Path, typer.Argument(metavar="TRACE", help="A torch.profiler trace: .json or .json.gz")],
     device: Annotated[int | None, typer.Option(help="Number of the GPU in the trace  [default: the only one]")] = None,
     output: OutputOptions,
 ) -> None:
-    """Busy and idle time of the device in a torch.profiler trace, and the gaps between its kernels."""
+    """Show the device's busy and idle time in a torch.profiler trace, and the gaps between its kernels."""
     from dataclasses import replace
 
     from loaderbench.analysis.trace_gaps import device_of, summarize

@@ -10,9 +10,9 @@ from loaderbench.commands.terminal import say
 
 
 def install(
-    package: Annotated[str, typer.Argument(help="pillow-simd: built for this processor, beside Pillow")],
+    package: Annotated[str, typer.Argument(help="pillow-simd, built for this CPU in its own folder")],
 ) -> None:
-    """Build a package that conflicts with others into a folder of its own."""
+    """Build a package that conflicts with others into its own folder."""
     from loaderbench import prefixes
 
     prefixes.install(package, say)

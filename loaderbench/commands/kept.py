@@ -1,4 +1,4 @@
-"""What commands of studies without runs share: run to the end or an interrupt, then show and write what is known."""
+"""Run a study without runs until its end or an interrupt, then show and write its result."""
 
 from __future__ import annotations
 

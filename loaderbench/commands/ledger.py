@@ -1,4 +1,4 @@
-"""`loaderbench ledger`: predictions beside what was measured."""
+"""`loaderbench ledger`: compares predictions with measurements."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ def ledger(
     *,
     kinds: Annotated[
         list[str] | None,
-        typer.Option("--kind", help="Only epoch, validation, training, gain, memory, fit or split; may be repeated"),
+        typer.Option(
+            "--kind",
+            help="Show only this kind: epoch, validation, training, gain, memory, fit or split; may be repeated",
+        ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Include other machines' entries")] = False,
-    last: Annotated[int, typer.Option(help="Number of newest entries to show")] = LAST,
+    last: Annotated[int, typer.Option(help="Show this many of the newest entries")] = LAST,
     output: OutputOptions,
 ) -> None:
-    """Predicted against measured: forecasts, gains of advice, memory, largest batches, splits."""
+    """Compare predictions with measurements: forecasts, gains of advice, memory, largest batches, splits."""
     from loaderbench.cases.study import check_choice
     from loaderbench.recording.ledger import LEDGER_KINDS
     from loaderbench.recording.store import Store

@@ -1,4 +1,4 @@
-"""What `run` and `sweep` share: plan, measure one case after the other, show, store."""
+"""`run` and `sweep` share these steps: plan, measure one case after the other, show, store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def measure(
     save_profile: Path | None = None,
     all_reduce: int | None = None,
 ) -> None:
-    """Measure the cases that the options ask for, show and store them: several as a study; under a launcher beside the
+    """Measure the cases that the options ask for, show and store them: several as a study; under a launcher with the
     other ranks.
 
     `dataset`, `generated`: as in find_data_sets.
@@ -69,9 +69,9 @@ def measure(
         store = Store(output.results)
         study = SweepStudy(cases, store, loaders=options.loader or (), resume=resume, tag=tag)
         if study.num_taken and not output.quiet:
-            say(f"{study.num_taken} of {len(cases)} cases are finished and taken from {output.results}")
+            say(f"{output.results} already has {study.num_taken} of {len(cases)} cases; they are not measured again")
         ended = _run(study, output, verify=verify, ahead=ahead)
-    go_on = "the same command with --resume measures the rest" if len(cases) > 1 else ""
+    go_on = "repeat the command with --resume to measure the rest" if len(cases) > 1 else ""
     records = study.records
     unstored = _show(study, records, output, single=len(cases) == 1)
     if unstored is not None and not isinstance(ended, LoaderbenchError):
@@ -86,7 +86,7 @@ def measure(
 
 
 def _started(cases: Sequence[Case], output: OutputOptions, *, resume: bool) -> AbstractContextManager[Ahead | None]:
-    """Say what will be measured, and start the first case's process. Not where `resume` may leave nothing to do."""
+    """Print what will be measured and start the first case's process, unless `resume` may leave no case to measure."""
     from loaderbench import plugins
     from loaderbench.cases.study import expected_seconds
     from loaderbench.running.process import Ahead
@@ -118,8 +118,8 @@ def _check_profile(path: Path, case: Case) -> None:
     from loaderbench.devices.select import num_visible_gpus, nvml_ordinal
 
     if nvml_ordinal(case.step.device) is None:
-        use = ": give --device cuda" if num_visible_gpus() else ", and there is none here"
-        raise ConfigError(f"--save-profile takes the times of a real GPU{use}")
+        use = ": use --device cuda" if num_visible_gpus() else ", and this machine has none"
+        raise ConfigError(f"--save-profile needs a real GPU{use}")
     check_json_target(str(path))
 
 

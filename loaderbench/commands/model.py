@@ -8,7 +8,7 @@ from loaderbench.commands import model_fit, model_io, model_layers, model_memory
 from loaderbench.commands.command import Command, help_alone
 
 app = typer.Typer(
-    help="What a model costs: its layers, memory, largest batch, and devices.",
+    help="Measure what a model costs: its layers, memory, largest batch and devices.",
     invoke_without_command=True,
     callback=help_alone,
 )

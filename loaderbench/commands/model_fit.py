@@ -18,16 +18,18 @@ def fit(
     model: Annotated[str, typer.Argument(help="A torchvision classification model, lenet, or package.module:factory")],
     memory: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Pretend that the device has this much: 16G (GiB)  [default: what is there]"),
+        typer.Option(metavar="SIZE", help="Memory of the device to assume: 16G (GiB)  [default: the device's own]"),
     ] = None,
     how: Annotated[
-        str | None, typer.Option(help="What enforces the limit on the CPU: ledger or rlimit  [default: ledger]")
+        str | None, typer.Option(help="How to enforce the limit on the CPU: ledger or rlimit  [default: ledger]")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the last interrupted fit of this request")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the last interrupted fit with these options")
+    ] = False,
     options: ModelOptions,
     output: OutputOptions,
 ) -> None:
-    """The largest batch that fits: predicted, then confirmed by trials in fresh processes, each of three steps."""
+    """Find the largest batch that fits: predict it, then confirm it by trials of three steps in fresh processes."""
     from loaderbench.studies.fit_plan import plan_fit
 
     check_json_target(output.json_out)

@@ -17,15 +17,15 @@ def io(
     *,
     model: Annotated[
         str,
-        typer.Argument(help="A torchvision model, lenet, or package.module:factory: it sets the size of the outputs"),
-    ] = "resnet50",
-    batch_size: Annotated[int, typer.Option(help="First batch")] = 1,
-    max_batch: Annotated[int, typer.Option(help="Largest batch")] = 128,
-    inc: Annotated[int, typer.Option(help="Increment from one batch size to the next")] = 8,
+        typer.Argument(help="A torchvision model, lenet, or package.module:factory; its outputs are copied back"),
+    ],
+    batch_size: Annotated[int, typer.Option(help="First batch size")] = 1,
+    max_batch: Annotated[int, typer.Option(help="Largest batch size")] = 128,
+    inc: Annotated[int, typer.Option(help="Step from one batch size to the next")] = 8,
     options: ModelOptions,
     output: OutputOptions,
 ) -> None:
-    """Time the copy of a batch to the device and of its outputs back, without the step between them."""
+    """Time the copy of a batch to the device and the copy of its outputs back, without the step in between."""
     from loaderbench.studies.io_plan import plan_io
 
     check_json_target(output.json_out)
@@ -39,6 +39,6 @@ def io(
     ended = run_study(study, output)
     show_study(study, output)
     if ended is not None:
-        raise Interrupted(f"interrupted: {study.num_done} batches were copied and are kept", ended)
+        raise Interrupted(f"interrupted: {study.num_done} batch sizes finished and are kept", ended)
     if study.failed:
         raise typer.Exit(1)

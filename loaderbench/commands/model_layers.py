@@ -26,22 +26,27 @@ def layers(
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(help="Steps to time, and as many without the stopwatch  [default: 50; 20 on the CPU, lenet 100]"),
+        typer.Option(
+            help="Steps to time, and as many without timing each call  [default: 50; 20 on the CPU, lenet 100]"
+        ),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(metavar="DATASET", help="Folder of images or data set, to include loading")
+        str | None, typer.Option(metavar="DATASET", help="Folder of images or a data set's name, to include loading")
     ] = None,
-    res: Annotated[int | None, typer.Option(help="Stored resolution of --data: its variant N")] = None,
-    loader: Annotated[str | None, typer.Option(help="Of --data  [default: as `run`]")] = None,
-    workers: Annotated[int | None, typer.Option(help="Of the loader  [default: usable CPUs]")] = None,
-    alone: Annotated[bool, typer.Option("--alone/--no-alone", help="Also repeat each call by itself")] = True,
-    every: Annotated[bool, typer.Option("--all", help="Show every call, not only the most expensive")] = False,
+    res: Annotated[int | None, typer.Option(help="Stored resolution: variant N of --data")] = None,
+    loader: Annotated[str | None, typer.Option(help="Loader of --data  [default: as in `run`]")] = None,
+    workers: Annotated[int | None, typer.Option(help="Workers of the loader  [default: usable CPUs]")] = None,
+    alone: Annotated[bool, typer.Option("--alone/--no-alone", help="Also time each call alone")] = True,
+    every: Annotated[bool, typer.Option("--all", help="Show all calls, not only the most expensive")] = False,
     csv: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the iteration as a profile of 2019, one row per function")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the iteration as a CSV profile in the format of 2019, one row per function"
+        ),
     ] = None,
     output: OutputOptions,
 ) -> None:
-    """Time each call of a model, forward and backward: in the running step, and alone."""
+    """Time each call of a model, forward and backward, in the running step and alone."""
     from loaderbench.studies.layers_plan import DataOptions, plan_layers
 
     check_json_target(output.json_out, csv)
@@ -56,7 +61,7 @@ def layers(
     ended = run_study(study, output)
     _show(study, output, csv, every=every)
     if ended is not None:
-        kept = "the layers in the step are kept" if study.measured else "nothing was finished"
+        kept = "the layers' times in the step are kept" if study.measured else "no block was finished"
         raise Interrupted(f"interrupted: {kept}", ended)
     if study.failed:
         raise typer.Exit(1)

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 def memory(
     *,
     model: Annotated[str, typer.Argument(help="A torchvision classification model, lenet, or package.module:factory")],
-    batch_size: Annotated[str, typer.Option(help="Samples per step, several with commas")] = "1,8",
+    batch_size: Annotated[str, typer.Option(help="Samples per step, comma separated")] = "1,8",
     measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Also measure on the device")] = True,
     every: Annotated[bool, typer.Option("--all/--no-all", "--layers", help="Print every layer")] = False,
     options: ModelOptions,
     output: OutputOptions,
 ) -> None:
-    """The memory that a step of a model needs: predicted without the device, measured on it, by kind and by layer."""
+    """Predict and measure the memory that a step of a model needs, by kind and by layer."""
     from loaderbench.studies.memory_plan import plan_memory
 
     check_json_target(output.json_out)
@@ -41,7 +41,9 @@ def memory(
     statuses = [one.status for one in study.batches]
     if ended is not None:
         done = sum(one.status not in ("interrupted", "skipped") for one in study.batches)
-        raise Interrupted(f"interrupted: {done} of {len(plan.batch_sizes)} batches were measured and are kept", ended)
+        raise Interrupted(
+            f"interrupted: {done} of {len(plan.batch_sizes)} batch sizes were measured and are kept", ended
+        )
     if "failed" in statuses or any(one.trace is None for one in study.batches):
         raise typer.Exit(1)
 

@@ -24,24 +24,29 @@ def offload(
     offload_after: Annotated[
         float | None,
         typer.Option(
-            metavar="FRACTION", help="Offload only once this fraction of the device's memory is in use  [default: 0]"
+            metavar="FRACTION",
+            help="Offload only when more than this fraction of the device's memory is in use  [default: 0]",
         ),
     ] = None,
     memory: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Pretend that the device has this much: 16G (GiB)  [default: what is there]"),
+        typer.Option(metavar="SIZE", help="Memory of the device to assume: 16G (GiB)  [default: the device's own]"),
     ] = None,
     study: Annotated[
-        bool, typer.Option("--study", help="Find the best setting: batch 1, no offloading, everything, the curve")
+        bool,
+        typer.Option(
+            "--study",
+            help="Find the best setting: compares batch 1, no offloading, full offloading and thresholds between",
+        ),
     ] = False,
     steps: Annotated[
         int | None,
-        typer.Option(help="Steps to time of each setting, all rounds together  [default: 30; 12 on the CPU]"),
+        typer.Option(help="Steps to time for each setting, over all rounds  [default: 30; 12 on the CPU]"),
     ] = None,
     options: ModelOptions,
     output: OutputOptions,
 ) -> None:
-    """Run a model with a part of its tensors on the host. Where a batch would not fit, what is used last goes there."""
+    """Run a model with some of its saved tensors in host memory, so that a larger batch fits."""
     from loaderbench.studies.offload_plan import plan_offload
 
     check_json_target(output.json_out)

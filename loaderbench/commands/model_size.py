@@ -15,12 +15,12 @@ from loaderbench.commands.terminal import Interrupted, check_json_target, counte
 @with_options()
 def size(
     *,
-    model: Annotated[str, typer.Argument(help="A torchvision model, lenet, or package.module:factory for your own")],
+    model: Annotated[str, typer.Argument(help="A torchvision model, lenet, or package.module:factory")],
     options: ModelOptions,
     asked: SizeOptions,
     output: OutputOptions,
 ) -> None:
-    """How many devices a rate or a latency needs, at which batch, and what loader and storage must then deliver."""
+    """Find how many devices a rate or a latency needs, at which batch, and what the loader and storage must deliver."""
     from loaderbench.studies.size_plan import plan_size
 
     check_json_target(output.json_out)
@@ -35,7 +35,7 @@ def size(
     show_study(study, output)
     if ended is not None:
         num_done = sum(bool(batch.rounds) for batch in study.batches)
-        kept = counted(num_done, "batch was measured and is", "batches were measured and are")
+        kept = counted(num_done, "batch size was measured and is", "batch sizes were measured and are")
         raise Interrupted(f"interrupted: {kept} kept", ended)
     if study.failed:
         raise typer.Exit(1)

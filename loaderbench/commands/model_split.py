@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 @with_options(
     without=("mode", "optimizer"),
     device=Changed("", "Two devices or more, required to measure: cpu,cuda:0 · cpu:1,cpu:1 · cpu:2,emulated:h200"),
-    precision=Changed(help="Of all devices: fp32, tf32, bf16, fp16, amp-bf16, …  [default: fp32 beside a CPU]"),
+    precision=Changed(
+        help="Precision on all devices: fp32, tf32, bf16, fp16, amp-bf16, …  [default: fp32 if one is a CPU]"
+    ),
 )
 def split(
     *,
@@ -26,28 +28,28 @@ def split(
     batch_size: Annotated[int, typer.Option(help="Images to split")] = 100,
     turns: Annotated[
         int | None,
-        typer.Option(
-            help="Turns of the split, and of the fastest device alone [default: 10, more while they are short]"
-        ),
+        typer.Option(help="Turns of the split and of the fastest device alone  [default: 10, more if turns are short]"),
     ] = None,
-    show_table: Annotated[bool, typer.Option("--show-table", help="Print the known times, and exit")] = False,
+    show_table: Annotated[bool, typer.Option("--show-table", help="Print the stored times and exit")] = False,
     set_times: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="DEVICE,BATCH=MS",
-            help="Enter a time into the table, for this --device, and exit",
+            help="Store a time for this --device and exit",
         ),
     ] = None,
     drop: Annotated[
         list[str] | None,
-        typer.Option("--drop", metavar="DEVICE[,BATCH]", help="Remove times from the table, and exit"),
+        typer.Option("--drop", metavar="DEVICE[,BATCH]", help="Remove stored times and exit"),
     ] = None,
-    remeasure: Annotated[bool, typer.Option("--remeasure", help="Measure again what the table already has")] = False,
+    remeasure: Annotated[
+        bool, typer.Option("--remeasure", help="Measure again the times that are already stored")
+    ] = False,
     options: ModelOptions,
     output: OutputOptions,
 ) -> None:
-    """Split one batch over unlike devices: times by part, the best split, run against the fastest device alone."""
+    """Split one batch over unlike devices: time each part, find the best split, and compare it with the fastest."""
     from loaderbench.studies.split_plan import edit_table, plan_split
 
     check_json_target(output.json_out)
@@ -66,8 +68,8 @@ def split(
     if study.begun:
         show_study(study, output)
     if ended is not None:
-        done = f"{study.num_measured} times were measured and {study.num_turns} turns done"
-        raise Interrupted(f"interrupted: {done}; all are kept", ended)
+        done = f"{study.num_measured} times and {study.num_turns} turns were measured"
+        raise Interrupted(f"interrupted: {done} and are kept", ended)
     if study.failed:
         raise typer.Exit(1)
 
@@ -83,6 +85,6 @@ def _show(table: TimesTable, output: OutputOptions, *, edited: bool) -> None:
     if output.json_out is not None:
         write_json({"table": str(table.path), "times": list(table.entries)}, output.json_out)
     elif not table.entries and not edited:
-        raise ConfigError(f"{table.path} has no times yet: run model split with two devices or more")
+        raise ConfigError(f"{table.path} has no times yet: run `loaderbench model split` with at least two devices")
     else:
         print_table_of(times_table(cleaned(tuple(table.entries))), make_console())

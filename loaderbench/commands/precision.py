@@ -33,7 +33,7 @@ def precision(
     show_study(study, output)
     if ended is not None:
         num_done = sum(mode.status != "interrupted" for mode in study.modes)
-        raise Interrupted(f"interrupted: {num_done} of {len(plan.steps)} modes were finished and are kept", ended)
+        raise Interrupted(f"interrupted: {num_done} of {len(plan.steps)} precisions finished and are kept", ended)
     statuses = [one.status for one in study.modes]
     if "failed" in statuses or all(status == "skipped" for status in statuses):
         raise typer.Exit(1)

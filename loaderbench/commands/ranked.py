@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command was given."""
+    """Holds the arguments of the command."""
 
     options: StudyOptions
     dataset: str | Sequence[str] | None
@@ -44,12 +44,10 @@ def check_for_ranks(asked: Asked) -> None:
     from loaderbench import plugins
 
     if asked.alone:
-        raise ConfigError(f"{' and '.join(asked.alone)}: for one process only; run it without the launcher")
+        raise ConfigError(f"{' and '.join(asked.alone)} works in one process only: run it without the launcher")
     for name in asked.options.loader or ():
         if plugins.LOADERS.find(name).traits.format is not None:
-            raise ConfigError(
-                f"--loader {name} reads containers, and several ranks share single files: give another loader"
-            )
+            raise ConfigError(f"--loader {name} reads container files, which ranks cannot share: use another loader")
 
 
 def measure_on_ranks(rank: Rank, asked: Asked) -> None:
@@ -88,9 +86,9 @@ def _reason(stop: BaseException, end: RankEnd | None, study: RanksStudy | None) 
 
     kept = ""
     if study is not None:
-        kept = f"; {study.num_finished} of {len(study.cases)} cases were finished and are kept"
+        kept = f"; {study.num_finished} of {len(study.cases)} cases finished and are kept"
         if len(study.cases) > 1:
-            kept += "; the same command with --resume measures the rest"
+            kept += "; repeat the command with --resume to measure the rest"
     if study is None and end is not None and isinstance(stop, ConfigError) and str(stop).rstrip(".") == end.what:
         return stop  # refused before anything began, most often by all ranks
     if end is not None:
@@ -132,7 +130,7 @@ def _study(cases: Sequence[Case], asked: Asked, meeting: Meeting) -> RanksStudy:
         check_json_target(asked.output.json_out)
     study = RanksStudy(cases, store, meeting, resume=asked.resume, tag=asked.tag)
     if study.num_taken and meeting.rank == 0 and not asked.output.quiet:
-        say(f"{study.num_taken} of {len(cases)} cases are finished and taken from {asked.output.results}")
+        say(f"{asked.output.results} already has {study.num_taken} of {len(cases)} cases; they are not measured again")
     return study
 
 

@@ -20,12 +20,12 @@ def remove(
     *,
     names: Annotated[
         list[str],
-        typer.Argument(metavar="RUN…", help="Ids of runs or studies, unique starts of them, latest, or tags"),
+        typer.Argument(metavar="RUN…", help="Ids of runs or studies, unique prefixes of them, latest, or tags"),
     ],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove without asking")] = False,
     output: OutputOptions,
 ) -> None:
-    """Remove stored runs and studies. A study goes with its runs, unless another study names them too."""
+    """Remove stored runs and studies. Removing a study removes its runs too, unless another study uses them."""
     from loaderbench.recording import selection
     from loaderbench.recording.store import Store
 
@@ -36,9 +36,9 @@ def remove(
     what = f"{_count(len(removal.runs), 'run')}, {_count(len(removal.studies), 'study', 'studies')}"
     if not yes:
         if not sys.stdin.isatty():
-            raise ConfigError(f"{what}: nothing was removed: without a terminal nobody can be asked; give --yes")
+            raise ConfigError(f"rm would remove {what} but cannot ask you without a terminal: give --yes")
         if not typer.confirm(f"Remove {what} from {output.results}?"):
-            echo("nothing was removed")
+            echo("no runs were removed")
             return
     selection.remove(store, removal)
     if not output.quiet:
@@ -51,9 +51,9 @@ def _tell(removal: Removal) -> None:
     for run in removal.runs:
         echo(f"run {run.run_id}: {run.title}, {run.status}")
     for run in removal.kept:
-        echo(f"kept, since another study names it: {run.run_id}")
+        echo(f"kept {run.run_id}: another study uses it")
     for study in removal.named_by:
-        echo(f"{study.study_id} stays, and will lack a run")
+        echo(f"{study.study_id} is kept but loses a run")
 
 
 def _count(number: int, one: str, many: str = "") -> str:

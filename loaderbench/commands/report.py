@@ -22,20 +22,21 @@ def report(
     *,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN|STUDY]…", help="Ids of runs or studies, prefixes of ids, latest, or tags"),
+        typer.Argument(metavar="[RUN|STUDY]…", help="Ids of runs or studies, unique prefixes of them, latest, or tags"),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="File, or folder for png and svg  [default: RESULTS/report.FORMAT or /figures]")
+        Path | None,
+        typer.Option(help="File; for png and svg a folder  [default: RESULTS/report.FORMAT or RESULTS/figures]"),
     ] = None,
     kind: Annotated[
         str, typer.Option("--format", help="html, md, csv (one row per run), png or svg (one file per figure)")
     ] = "html",
     anonymous: Annotated[
-        bool, typer.Option("--anonymous", help="Leave out your own names and texts; stderr says which is called how")
+        bool, typer.Option("--anonymous", help="Replace your names and texts; stderr lists the replacements")
     ] = False,
     output: OutputOptions,
 ) -> None:
-    """Write all stored runs and comparisons, or those named, as one page or in another form."""
+    """Write a report of all stored runs and studies, or of those named: a page, Markdown, CSV or figures."""
     from loaderbench.cases.study import check_choice
     from loaderbench.recording.store import Store
     from loaderbench.reporting.anonymous import Anonymous

@@ -19,16 +19,16 @@ def run(
     dataset: Dataset = None,
     options: StudyOptions,
     ranks: RankOptions,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cases and the time they will take")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the case and its expected time, and exit")] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Then run the advice, and print predicted against measured speed-up")
+        bool, typer.Option("--verify", help="Also run the advice, and compare its predicted with its measured speed-up")
     ] = False,
     tag: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A name to find the run by: list, report NAME")
+        str | None, typer.Option(metavar="NAME", help="Name to find the run by: list NAME, report NAME")
     ] = None,
     save_profile: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.toml", help="Save this GPU's step times for --device emulated:FILE.toml"),
+        typer.Option(metavar="FILE.toml", help="Save this GPU's step times to use with --device emulated:FILE.toml"),
     ] = None,
     output: OutputOptions,
 ) -> None:

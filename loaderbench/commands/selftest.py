@@ -13,24 +13,22 @@ from loaderbench.commands.terminal import check_json_target, say, write_json
 @with_options(without=("quiet",))
 def selftest(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="16 cases and 6 nulls, 5 to 7 minutes")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Run 16 cases and 6 nulls only; takes 5 to 7 minutes")] = False,
     device: Annotated[
         str, typer.Option(help="auto, cpu[:THREADS], cuda[:N], xpu[:N], emulated[:PROFILE][xF]")
     ] = "auto",
     beside: Annotated[
         int,
-        typer.Option(
-            metavar="N", min=0, max=1024, help="Busy processes to run with each case, as on a disturbed machine"
-        ),
+        typer.Option(metavar="N", min=0, max=1024, help="Busy processes to run with each case, as on a shared machine"),
     ] = 0,
     only: Annotated[
         str | None,
-        typer.Option(metavar="TEXT,TEXT", help="Only cases with one of these in their names, as serial or stalls"),
+        typer.Option(metavar="TEXT,TEXT", help="Run only cases whose name contains one of these, e.g. serial,stalls"),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted self-test")] = False,
     output: OutputOptions,
 ) -> None:
-    """Build known causes into runs on this machine and check the verdicts against a stopwatch."""
+    """Slow runs down by known causes on this machine, and check the verdicts against a stopwatch."""
     from loaderbench.recording.store import Store
     from loaderbench.recording.studies import SelfTest
     from loaderbench.reporting.console import make_console

@@ -20,15 +20,13 @@ def show(
     *,
     run_id: Annotated[
         str,
-        typer.Argument(metavar="RUN", help="Id of a run, a study or a comparison, a unique prefix of one, or latest"),
+        typer.Argument(metavar="RUN", help="Id of a run or study, a unique prefix of it, or latest"),
     ],
-    caveats: Annotated[bool, typer.Option("--caveats", help="Only the caveats, all of them in words")] = False,
-    whole: Annotated[
-        bool, typer.Option("--all", help="Everything: every figure, all evidence, advice and caveats")
-    ] = False,
+    caveats: Annotated[bool, typer.Option("--caveats", help="Print only the caveats, as full sentences")] = False,
+    whole: Annotated[bool, typer.Option("--all", help="Print all figures, evidence, advice and caveats")] = False,
     output: OutputOptions,
 ) -> None:
-    """Print one stored run, study or comparison."""
+    """Print one stored run or study."""
     from loaderbench.recording.checks import LATEST
     from loaderbench.recording.store import Store, StoredStudy
     from loaderbench.reporting.terminal import print_caveats_of, print_run

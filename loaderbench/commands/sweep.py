@@ -20,25 +20,30 @@ LOADERS = Words(plugins.predictable_loaders())
     res=Changed(help="Stored resolutions, comma separated"),
     loader=Changed(LOADERS),
     batch_size=Changed(help="Samples per step, comma separated"),
-    prefetch=Changed(help="Batches prepared ahead, per worker, comma separated"),
+    prefetch=Changed(help="Batches to prepare ahead, per worker, comma separated"),
     model=Changed(help="torchvision classification models, comma separated"),
 )
 def sweep(
     *,
     context: typer.Context,
     dataset: Annotated[
-        str | None, typer.Argument(help="STUDY.toml; or data sets, comma separated. Default: a generated set, kept.")
+        str | None,
+        typer.Argument(help="STUDY.toml, or data sets, comma separated. Default: a generated set, which is kept."),
     ] = None,
     options: StudyOptions,
     ranks: RankOptions,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cases and the time they will take")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Take finished cases from the results folder")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the cases and their expected time, and exit")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Measure only the cases that the results folder lacks")
+    ] = False,
     tag: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A name to find the runs by: list, report NAME")
+        str | None, typer.Option(metavar="NAME", help="Name to find the runs by: list NAME, report NAME")
     ] = None,
     output: OutputOptions,
 ) -> None:
-    """Measure every combination of comma lists (or of a study in a file; 10,000 at most), and print them as a table."""
+    """Measure all combinations of the comma-separated lists (10,000 at most), and print a table."""
     from loaderbench.studies.request import DEFAULT_RESOLUTIONS
 
     if dataset is not None and dataset.endswith(".toml"):

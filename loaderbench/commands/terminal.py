@@ -1,4 +1,4 @@
-"""What commands share on the terminal: progress of long work, JSON files, plans, and how a measuring command ends."""
+"""Commands share this on the terminal: progress of long work, JSON files, plans, and how a measuring command ends."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def say(line: str) -> None:
 
 
 def show_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """What Python prints of an error that nobody expected; it, too, may name files."""
+    """Print an unexpected error as Python does, cleaned, because it may name files."""
     typer.echo(clean_lines("".join(traceback.format_exception(kind, error, trace))), err=True, nl=False)
 
 
 def _print_bytes(data: bytes) -> None:
-    """Print them as they are, whatever the encoding of standard output: their maker has cleaned what is in them."""
+    """Print the bytes unmodified, whatever the encoding of standard output: the caller has cleaned them."""
     binary = getattr(sys.stdout, "buffer", None)
     if binary is None:  # a test's, or none
         typer.echo(data.decode(), nl=False)
@@ -91,13 +91,13 @@ def write_out(data: bytes, target: str | Path, *, follow: bool = True) -> bool:
 
 
 def show_plan(cases: Sequence[Case], title: Callable[[Case], str] = attrgetter("title")) -> None:
-    """What would be measured, and how long that would take."""
+    """Print the cases to measure and their expected time."""
     from loaderbench.cases.study import expected_seconds
 
     for case in cases:
         echo(title(case))
     seconds = sum(expected_seconds(case) for case in cases)
-    longer = "" if all(case.effort.is_limited for case in cases) else ", longer where --steps take longer"
+    longer = "" if all(case.effort.is_limited for case in cases) else ", longer if --steps take longer"
     echo(f"{len(cases)} case{'s' * (len(cases) != 1)}, at most {seconds / 60:.1f} minutes{longer}")
 
 
@@ -113,9 +113,9 @@ def end(records: Sequence[RunRecord], num_cases: int, ended: BaseException | Non
         raise ended
     if ended is not None:
         parts = [record.run_id for record in records if record.status == "interrupted"]
-        kept = f"{len(records) - len(parts)} of {num_cases} cases were finished and are kept"
+        kept = f"{len(records) - len(parts)} of {num_cases} cases finished and are kept"
         if parts:
-            kept = f"what was measured until then is kept: {parts[0]}"
+            kept = f"the part measured so far is kept: {parts[0]}"
         if elsewhere := getattr(ended, "__notes__", []):
             kept = "; ".join(elsewhere)
         raise Interrupted(f"interrupted: {kept}{f'; {go_on}' if go_on else ''}", ended)

@@ -20,13 +20,13 @@ def trace(
         str,
         typer.Argument(
             metavar="RUN",
-            help="Id of a run, of the study of ranks or of a model split, a unique prefix of one, or latest",
+            help="Id of a run, a launch of ranks or a model split, a unique prefix of it, or latest",
         ),
     ],
     out: Annotated[Path | None, typer.Option(help="File to write  [default: RUN.perfetto.json.gz]")] = None,
     output: OutputOptions,
 ) -> None:
-    """Write a stored run, the ranks of a launch, or a model split, as a timeline for ui.perfetto.dev or chrome://tracing."""
+    """Write a stored run, launch of ranks or model split as a timeline for ui.perfetto.dev or chrome://tracing."""
     from loaderbench.recording.model_split import SplitFacts
     from loaderbench.recording.ranks import RanksFacts
     from loaderbench.recording.store import Store, StoredStudy, load_stored
@@ -44,13 +44,13 @@ def trace(
     else:
         run = load_stored(store.find(run_id) if isinstance(stored, StoredStudy) else stored)
         if run.recording is None or not run.recording.segments:
-            raise ConfigError(f"{run.run_id} measured nothing that can be drawn")
+            raise ConfigError(f"{run.run_id} has no measured steps to draw")
         name, draw = run.run_id, functools.partial(trace_of_run, run)
     target = out or Path(f"{Path(name).name}.perfetto.json.gz")  # a stored run may call itself ../x
     try:
         drawn = draw()
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise ConfigError(f"{name} cannot be drawn, its facts contradict each other: {error}") from error
+        raise ConfigError(f"{name} cannot be drawn: its facts contradict each other ({error})") from error
     data = drawn.to_bytes(zipped=target.suffix == ".gz")
     if write_out(data, target, follow=out is not None):
         echo(f"{target}: {len(drawn.events):,} events, {len(data) / 1e6:,.1f} MB; open it at ui.perfetto.dev")

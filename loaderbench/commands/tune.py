@@ -1,4 +1,4 @@
-"""`loaderbench tune`: the fastest loader, decoder, workers and prefetch for a data set and a device."""
+"""`loaderbench tune`: the fastest loader, decoder, workers and prefetch for a data set and device."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ if TYPE_CHECKING:
 
 @with_options(
     without=LEFT_OUT["tune"],
-    loader=Changed(help="Loaders to search, comma separated  [default: all that are installed]"),
-    decode_scale=Changed(help="off: search at full size only; auto: with scaled decoding only  [default: search both]"),
-    decoder=Changed(help="Decoders to search, comma separated  [default: all that are installed]"),
-    workers=Changed(help="Numbers to search, comma separated  [default: half, all, twice the CPUs]"),
-    prefetch=Changed(Numbers((2, 4)), "Numbers to search, comma separated"),
+    loader=Changed(help="Loaders to try, comma separated  [default: all installed]"),
+    decode_scale=Changed(help="Scaled decoding: off or auto  [default: try both]"),
+    decoder=Changed(help="Decoders to try, comma separated  [default: all installed]"),
+    workers=Changed(help="Worker counts to try, comma separated  [default: half, all, twice the CPUs]"),
+    prefetch=Changed(Numbers((2, 4)), "Prefetch depths to try, comma separated"),
 )
 def tune(
     *,
     dataset: Dataset = None,
-    budget: Annotated[float, typer.Option(help="Time limit of the search in seconds, finals included")] = TUNE_BUDGET_S,
+    budget: Annotated[float, typer.Option(help="Seconds for the whole search, finals included")] = TUNE_BUDGET_S,
     options: StudyOptions,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the settings and the time they will take")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the settings and their expected time, and exit")
+    ] = False,
     output: OutputOptions,
 ) -> None:
-    """Find the fastest loader, decoder, workers and prefetch for a data set and a device."""
+    """Find the fastest loader, decoder, workers and prefetch for a data set and device."""
     from loaderbench.studies.tune_plan import check_tuning, describe, plan_tuning
 
     check_tuning(options, budget)
@@ -61,12 +63,12 @@ def tune(
 
 
 def _so_far(search: Tune) -> str:
-    """What an interrupted search knows."""
+    """Describe the best setting of an interrupted search."""
     from loaderbench.reporting.words import flags
 
     best = search.best_so_far()
     if best is None:
-        return "nothing was measured yet"
+        return "no setting was measured yet"
     case, rate, by = best
     return f"the fastest so far is {flags(case.feed.setting)}: {rate:,.0f} images/s by {by}"
 

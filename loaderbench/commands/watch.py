@@ -47,7 +47,7 @@ def _with_blank(args: list[str], with_values: Container[str]) -> list[str]:
 
 
 def _end_of_own(args: list[str], with_values: Container[str]) -> int:
-    """Where our own options end: the number of the word that names the script, or of `-mMODULE`."""
+    """Find where our own options end: the index of the word that names the script, or of `-mMODULE`."""
     at = 0
     while at < len(args) and args[at].startswith("-") and args[at] != "--":
         if args[at].startswith("-m") and args[at] != "-m":
@@ -60,45 +60,42 @@ def watch(
     *,
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SCRIPT [ARGS]...", help="Your script, and its own arguments"),
+        typer.Argument(metavar="SCRIPT [ARGS]...", help="Your script and its arguments"),
     ] = None,
-    as_module: Annotated[
-        bool, typer.Option("-m", help="SCRIPT is the name of a module, which runs as `python -m` runs it")
-    ] = False,
+    as_module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, run as `python -m` would")] = False,
     probes: Annotated[
         str,
         typer.Option(
-            help="What is tried on the run: none, burst (hold it until the loader's queue is full), delay (known "
-            "delays in short windows, at most 5 % of the time), shadow (a process of its own reads some samples "
-            "twice); several with commas between them"
+            help="Probes to try on the run, comma separated: none, burst (pause it until the loader's queue is "
+            "full), delay (add known delays in short windows, at most 5 % of the time), shadow (a second "
+            "process reads some samples twice)"
         ),
     ] = "burst",
     every: Annotated[
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Store the run at least so often while it goes on, first behind 30 s at most: a script that is "
-            "killed leaves what was seen; 0: never",
+            help="Save progress every SECONDS, first within 30 s, so that a killed script leaves a record; 0: never",
         ),
     ] = EVERY_S,
     apply: Annotated[
         bool,
-        typer.Option("--apply", help="Set the loader's arguments as advised from its next epoch on, and measure that"),
+        typer.Option("--apply", help="Apply the advised loader arguments from the next epoch on, and measure the gain"),
     ] = False,
-    results: Annotated[str, typer.Option(help="Where runs are kept")] = RESULTS,
+    results: Annotated[str, typer.Option(help="Folder of stored runs")] = RESULTS,
     json_out: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the record to FILE")] = None,
 ) -> Script:
     """Run your own training script and say what limits it.
 
-    Options for loaderbench come before SCRIPT (or -m MODULE), all behind it are the script's. What loaderbench says
-    goes to stderr.
+    Put loaderbench's options before SCRIPT (or -m MODULE); all later words go to the script.
+    loaderbench prints to stderr.
     """
     script, *arguments = command or [""]
     if not script:
-        raise ConfigError("give a script to run: loaderbench watch SCRIPT [ARGS]…, or -m MODULE")
+        raise ConfigError("`loaderbench watch` needs a script: SCRIPT [ARGS]…, or -m MODULE")
     probes = _parsed(probes)
     if not as_module and not Path(script).is_file():
-        raise ConfigError(f"there is no script {script}; give a Python file, or -m MODULE")
+        raise ConfigError(f"there is no script {script}: give a Python file, or -m MODULE")
     from loaderbench.recording.store import Store  # late: refusals come without it
     from loaderbench.reporting.live import WatchLine
     from loaderbench.studies.watch import ScriptWatch
@@ -119,7 +116,7 @@ def watch(
 
 
 class Script:
-    """What the program does once its command line is read, without the command line's own calls around it."""
+    """Runs the watch once the command line is parsed, without the parser's frames in tracebacks."""
 
     def __init__(self, watch: ScriptWatch) -> None:
         self._watch = watch
@@ -135,11 +132,11 @@ def _rank(json_out: str | None, *, apply: bool, delays: bool) -> WatchedRank | N
     from loaderbench.studies.watch_ranks import WatchedRank
 
     if is_standard_output(json_out):
-        raise ConfigError("standard output is the script's own: give --json a FILE")
+        raise ConfigError("the script uses standard output: give --json a file")
     rank = WatchedRank.of_launch(os.environ)
     if rank is not None and (apply or delays):
         raise ConfigError(
-            f"{'--apply' if apply else '--probes delay'} is for one process: leave it out under a launcher"
+            f"{'--apply' if apply else '--probes delay'} works in one process only: leave it out under a launcher"
         )
     if rank is None or rank.speaks:
         check_json_target(json_out)
@@ -151,11 +148,9 @@ def _parsed(probes: str) -> str:
     wanted = [name.strip() for name in probes.split(",")]
     for name in wanted:
         if name not in PROBES:
-            raise ConfigError(
-                f"unknown --probes '{name}'; use {', '.join(PROBES)}, or several with commas between them"
-            )
+            raise ConfigError(f"unknown --probes '{name}'; use one or more of {', '.join(PROBES)}, comma separated")
     if "none" in wanted and len(set(wanted)) > 1:
-        raise ConfigError("--probes none goes with no other one")
+        raise ConfigError("--probes none excludes all other probes: give it alone")
     return ",".join(name for name in PROBES if name in wanted)
 
 
@@ -173,7 +168,7 @@ def _print(watch: ScriptWatch, line: WatchLine, json_out: str | None) -> None:
         line.clear()
         say_watched(watch.record, watch.nothing, watch.rank)
     except (Exception, SystemExit) as error:  # rich exits where nobody reads stderr any more
-        say_problem(f"what was seen is stored, but cannot be shown: {error!r}")
+        say_problem(f"the result is stored but cannot be shown: {error!r}")
 
 
 def _write(watch: ScriptWatch, json_out: str | None) -> None:

@@ -1,4 +1,4 @@
-"""What a decoder is: encoded bytes to RGB pixels, and the one resize that every decoder's pixels get.
+"""Decoders turn encoded bytes into RGB pixels, and all of them share one resize.
 
 Every decoder gives 8-bit RGB. Grayscale, CMYK and palettes are converted, transparency is dropped, of 16 bits the upper
 8 are taken, and of an animation the first picture. EXIF orientation is ignored, as torchvision's ImageFolder does. A
@@ -61,7 +61,7 @@ def read_header(encoded: bytes) -> JpegHeader:
 
 
 def tells_enough(head: bytes) -> bool:
-    """Whether the first bytes of a file tell that it may be decoded: it is a JPEG of one scan. Of any other kind, the
+    """Check if the first bytes show that the file may be decoded: a JPEG of one scan. For any other kind, the
     checks of `read_size` need all bytes."""
     try:
         check_start(head)
@@ -74,12 +74,12 @@ def tells_enough(head: bytes) -> bool:
 
 
 def read_size(encoded: bytes) -> JpegHeader | Size:
-    """The size of a picture of any kind that is read here, which must be complete; of a JPEG its header.
+    """Read the size of a picture, which must be complete; of a JPEG the header is enough.
 
     Every decoder of PNG or WebP calls this first, so that all refuse the same files.
 
     Raises:
-        DecodeError: the bytes are none, incomplete, damaged where a checksum tells, or of more than MOST_PIXELS.
+        DecodeError: the bytes are empty, incomplete, damaged by their checksum, or exceed MOST_PIXELS.
     """
     kind = format_of(encoded)
     if kind == "jpeg" or not encoded:
@@ -99,7 +99,7 @@ def read_size(encoded: bytes) -> JpegHeader | Size:
 
 
 class Geometry(NamedTuple):
-    """Where the output comes from: crop a box, resize it, take a window of the result, maybe mirror it."""
+    """Describes the output's source: crop a box, resize it, take a window of the result, maybe mirror it."""
 
     top: int
     left: int
@@ -150,7 +150,7 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a filler makes a sample from a picture: `loaderbench.loaders.transform`, as numbers."""
+    """Describes in numbers how a filler makes a sample from a picture (`loaderbench.loaders.transform`)."""
 
     crop_scale: tuple[float, float]
     log_ratio: tuple[float, float]
@@ -180,14 +180,14 @@ class Stopped(IntEnum):
 
 
 class Filled(NamedTuple):
-    """What a filler did. The times and bytes include the sample that could not be made."""
+    """Counts the work of a filler. Times and bytes include the sample that failed."""
 
     num_made: int
     read_ns: int
     read_cpu_ns: int
     """CPU time of reading, from some of the files."""
     read_queue_ns: int
-    """Part of `read_ns` in which the thread waited for a processor, of files behind one that took WAITING_READ_NS."""
+    """Part of `read_ns` in which the thread waited for a CPU, for files after one that took WAITING_READ_NS."""
     decode_ns: int
     augment_ns: int
     encoded_bytes: int
@@ -201,7 +201,7 @@ class Filled(NamedTuple):
     """(height, width) of the picture that has another size."""
     times: NDArray[np.int64] | None = None
     """[files read, 4]: when opening each began, ns until it was open, ns until it was read, bytes; None where the bytes
-    were in memory, or the filler does not tell."""
+    were in memory, or the filler does not report it."""
 
 
 class SlotFiller(Protocol):
@@ -218,7 +218,7 @@ class SlotFiller(Protocol):
     ) -> Filled:
         """Make one sample after another into `slots` (uint8 [N, H, W, 3], contiguous) until one cannot be made.
 
-        `files` are paths, or the encoded bytes themselves (`in_memory`; nothing is evicted then).
+        `files` are paths, or the encoded bytes themselves (`in_memory`, which disables eviction).
         """
         ...
 

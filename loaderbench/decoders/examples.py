@@ -1,4 +1,4 @@
-"""How a training script uses a decoder: Python that defines `decode(path)`, for the code that `tune` prints."""
+"""Example code for training scripts: Python that defines `decode(path)`, which `tune` prints."""
 
 from __future__ import annotations
 

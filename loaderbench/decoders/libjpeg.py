@@ -1,6 +1,6 @@
 """libjpeg-turbo's own API, for what no binding gives: only the part of a picture that the crop needs is decoded.
 
-The C file beside this one is compiled on demand (a C compiler and libjpeg-turbo's headers; `doctor` tries it). It
+The C file next to this one is compiled on demand (a C compiler and libjpeg-turbo's headers; `doctor` tries it). It
 makes whole samples: read, decode, resize, flip, written where they stay, one call for several images with the GIL
 released. Its pixels are those of `turbojpeg` within 0.3 levels on average over a picture; `turbojpeg` takes its place
 where it cannot be built.
@@ -70,7 +70,7 @@ class _Report(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Options:
-    """How much of a picture is decoded."""
+    """Says which part of a picture to decode."""
 
     scale: Literal["auto", "off"] = "off"
     """`auto`: large crops are decoded at 1/2, 1/4 or 1/8 (in the transform), never below the sample's size; `off`:
@@ -93,7 +93,7 @@ def library() -> ctypes.CDLL:
             f"(`apt-get install gcc libjpeg62-turbo-dev`)"
         ) from error
     except OSError as error:
-        raise UnavailableError(f"the compiled libjpeg decoder does not load: {error}") from error
+        raise UnavailableError(f"the compiled libjpeg decoder cannot be loaded: {error}") from error
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     library.lb_new.restype = pointer
     library.lb_new.argtypes = []
@@ -125,7 +125,7 @@ class _Maker:
         self.report_at = ctypes.addressof(self.report)
         self.handle = library.lb_new()
         if not self.handle:
-            raise MemoryError("libjpeg could not be started")
+            raise MemoryError("libjpeg could not be initialised")
 
     def __del__(self) -> None:
         if getattr(self, "handle", None):

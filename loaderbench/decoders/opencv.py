@@ -32,7 +32,7 @@ END_OF_IMAGE, START_OF_SCAN = b"\xff\xd9", b"\xff\xda"
 
 @dataclass(frozen=True)
 class Options:
-    """How the crop is resized."""
+    """Says how to resize the crop."""
 
     resize: Literal["antialias", "area", "linear"] = "antialias"
     """antialias: the filter of every other decoder here, so that their pixels agree; area

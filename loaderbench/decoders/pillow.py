@@ -24,7 +24,7 @@ FORMATS = ("JPEG", "PNG", "WEBP")
 """What Pillow may take a file for. By default it goes by the content: a PostScript file that is called .jpg would be
 given to Ghostscript."""
 HEAD_BYTES = 4096
-"""Within what a file's buffer holds, so that going back to its begin reads nothing again."""
+"""Fits a file's buffer, so that seeking back to the start needs no second read."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def build(options: Options, context: object = None) -> PillowDecoder:
     """Raises UnavailableError where the module `PIL` is pillow-simd: a figure for Pillow would be another library's."""
     if is_simd():
         raise UnavailableError(
-            f"the Pillow of this environment is pillow-simd {PIL.__version__}: use --decoder pillow-simd, "
-            "or `pip uninstall pillow-simd` and `pip install --force-reinstall pillow`"
+            f"this environment has pillow-simd {PIL.__version__} instead of Pillow: use --decoder "
+            "pillow-simd, or `pip uninstall pillow-simd` and `pip install --force-reinstall pillow`"
         )
     return PillowDecoder()

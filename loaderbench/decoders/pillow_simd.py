@@ -29,7 +29,8 @@ class PillowSimdDecoder(PillowDecoder):
         """Raises UnavailableError where this process has loaded another Pillow."""
         if not is_simd():
             raise UnavailableError(
-                f"this process has loaded Pillow {PIL.__version__}, not pillow-simd: `loaderbench install pillow-simd`"
+                f"this process has loaded Pillow {PIL.__version__}, not pillow-simd: run `loaderbench install "
+                "pillow-simd`"
             )
         super().__init__()
 

@@ -53,7 +53,7 @@ class CpuDevice:
             self.name += f", {num_threads} thread{'s' if num_threads > 1 else ''}"
         self._rss_before: int | None = None
         """Resident bytes at `begin_memory`; None: `_no_rss` says why."""
-        self._no_rss = "memory was not counted from before the model was built"
+        self._no_rss = "memory counting did not start before the model was built"
 
     def copy_in(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
         """The same tensors: they are where they are needed."""
@@ -124,7 +124,7 @@ class CpuDevice:
     def memory(self) -> MemoryFacts:
         missing = dict.fromkeys(
             ("allocated_bytes", "reserved_bytes", "process_bytes"),
-            "the CPU has no memory of its own: see rss_growth_bytes",
+            "the CPU uses the machine's memory: see rss_growth_bytes",
         )
         growth = None
         if self._rss_before is None:

@@ -43,7 +43,7 @@ class CudaDevice(StreamDevice):
             self.api.init()
             num_gpus = torch.cuda.device_count()
             if index >= num_gpus:
-                raise UnavailableError(f"no GPU {index} here: CUDA offers {num_gpus}; use a lower --device cuda:N")
+                raise UnavailableError(f"there is no GPU {index}: CUDA offers {num_gpus}; use a lower --device cuda:N")
             torch.cuda.set_device(index)
         except (RuntimeError, AssertionError) as error:
             reason = str(error).strip().splitlines()[0]
@@ -101,8 +101,8 @@ class CudaDevice(StreamDevice):
         if major >= 8 or not (precision == "tf32" or precision.endswith("bf16")):
             return None
         return (
-            f"--precision {precision} needs a GPU of compute capability 8.0, this one has {major}.{minor}: "
-            "use fp32, fp16, pure-fp16 or amp-fp16"
+            f"--precision {precision} needs compute capability 8.0, and this GPU has {major}.{minor}: use "
+            "fp32, fp16, pure-fp16 or amp-fp16"
         )
 
     def describe(self) -> DeviceFacts:

@@ -27,7 +27,7 @@ SHIPPED = Path(__file__).parent / "profiles"
 LABELS = ("measured", "published", "assumed", "interpolated")
 """What a file may call a constant: `published` is another's figure, not measured by loaderbench. A time derived from a
 file may also be `extrapolated`."""
-NO_ISSUE = "its profile does not tell what issuing a step costs the host"
+NO_ISSUE = "its profile lacks the host's time to issue a step"
 FIELDS = (
     "device_name", "machine", "model", "mode", "precision", "input_size", "steps", "issue_ms", "tail_ms",
     "link_bytes_per_s", "memory_bytes",
@@ -198,7 +198,7 @@ def _step(entry: Mapping[str, Any], where: str) -> StepTime:
     """Busy throughout where the entry does not tell."""
     check_keys(entry, STEP_FIELDS, f"{where}, steps")
     duration = _constant(entry["duration_ms"], "steps.duration_ms", where)
-    busy = Constant(duration.value, "assumed", "the whole step: its gaps are not known")
+    busy = Constant(duration.value, "assumed", "the whole step: its gaps are unknown")
     if "busy_ms" in entry:
         busy = _constant(entry["busy_ms"], "steps.busy_ms", where)
     return StepTime(_whole(entry["batch_size"], "batch_size", MOST_BATCH), duration, busy)
@@ -248,7 +248,7 @@ def from_record(record: RunRecord, path: Path) -> Profile:
     """
     device, compute = record.device, (record.capacities or {}).get("device")
     if device is None or device.kind != "cuda":
-        raise ConfigError("--save-profile takes the times of a real GPU: give --device cuda")
+        raise ConfigError("--save-profile needs a real GPU: use --device cuda")
     if compute is None or not device.held_issue_s or record.transfer is None:
         raise ConfigError("--save-profile needs the arms device and host: give --arms all and a loader on the host")
     asked, size = record.case.step, record.case.step.input_size or record.case.subject.resolution
@@ -260,8 +260,8 @@ def from_record(record: RunRecord, path: Path) -> Profile:
     def measured(value: float, how: str) -> Constant:
         return Constant(value, "measured", f"{how}; {when}")
 
-    duration = measured(1e3 * asked.batch_size / compute.value, "steps enqueued before they began, CUDA events")
-    busy = replace(duration, source=f"{duration.source}; gaps of about 1 µs between queued kernels are in it")
+    duration = measured(1e3 * asked.batch_size / compute.value, "steps enqueued ahead, CUDA events")
+    busy = replace(duration, source=f"{duration.source}; includes gaps of about 1 µs between queued kernels")
     step = StepTime(asked.batch_size, duration, busy)
     made = Profile(
         name=path.stem,
@@ -348,7 +348,7 @@ def split_factor(detail: str, names: Collection[str]) -> tuple[str, float]:
         factor = math.nan
     if not LEAST_FACTOR <= factor <= MOST_FACTOR:
         raise ConfigError(
-            f"emulated:{short(detail)}: what follows the last x is a factor of the device's speed, from "
+            f"emulated:{short(detail)}: the number after the last x must be a speed factor from "
             f"{LEAST_FACTOR:g} to {MOST_FACTOR:g}: {base}x2 is twice as fast"
         )
     return base, factor
@@ -424,11 +424,11 @@ def _of_machine(machine: str, asked: Asked, known: Sequence[Profile]) -> Profile
     missing = f"no emulated profile of {machine} for {asked.model} {asked.mode} {precision}"
     if of_model:
         there = ", ".join(one.precision for one in of_model)
-        raise ConfigError(f"{missing}; it has {there}: give --precision {of_model[0].precision}")
+        raise ConfigError(f"{missing}; it has {there}: use --precision {of_model[0].precision}")
     others = [f"{one.machine} {one.mode} {one.precision}" for one in known if one.model == asked.model]
     elsewhere = f"{asked.model} has {', '.join(others)}" if others else f"no machine has {asked.model}"
     raise NoProfile(
-        f"{missing}; {machine} has {contents(theirs)}; {elsewhere}; --device emulated:FILE.toml takes your own times"
+        f"{missing}; {machine} has {contents(theirs)}; {elsewhere}; use your own times with --device emulated:FILE.toml"
     )
 
 

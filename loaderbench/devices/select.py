@@ -99,7 +99,7 @@ def lacks(device: str, precision: str) -> str | None:
     if why is None or traits is None:
         return None
     others = ", ".join(one for one in PRECISIONS if one not in traits.lacks)
-    return f"--precision {precision} is not for --device {kind} ({why}): use {others}"
+    return f"--device {kind} does not take --precision {precision} ({why}): use {others}"
 
 
 def _traits(kind: str) -> DeviceTraits | None:
@@ -130,8 +130,8 @@ def choose_cpu(asked: Asked) -> Chosen:
         usable = usable_cpus()
         if not (is_count(threads) and 1 <= int(threads) <= usable):
             raise ConfigError(
-                f"unknown device 'cpu:{short(threads)}': give 1 to {usable} threads, the usable CPUs here; or "
-                "use cpu, for as many as PyTorch takes"
+                f"unknown device 'cpu:{short(threads)}': give 1 to {usable} threads, the usable CPUs here; or use "
+                "cpu for PyTorch's default"
             )
         threads = str(int(threads))
     return Chosen(asked.precision or asked.default_precision, threads)
@@ -206,7 +206,7 @@ def _gpu_number(detail: str) -> int:
     if num_gpus == 0:
         raise UnavailableError(f"no NVIDIA GPU here ({_why_no_gpu()})")
     if number >= num_gpus:
-        raise UnavailableError(f"no GPU {number} here: {num_gpus} found, counted from 0")
+        raise UnavailableError(f"there is no GPU {number}: {num_gpus} found, counted from 0")
     return number
 
 

@@ -67,7 +67,7 @@ class StepEvents:
             cell[at] = NEVER
             return
         if len(self._pending) >= MOST_PENDING:
-            self._stop("the script is too far ahead of its device")
+            self._stop("the script runs too far ahead of its device")
             cell[at] = NEVER
             return
         begun = time.perf_counter_ns()
@@ -126,7 +126,7 @@ class StepEvents:
         begun = time.perf_counter_ns()
         while not event.query():
             if time.perf_counter_ns() - begun > REACHED_S * 1e9:
-                raise TimeoutError("an event on an idle stream was not reached")
+                raise TimeoutError("an event on an idle stream never completed")
 
     def _stop(self, why: object) -> None:
         self.problem = str(why).strip().splitlines()[0]

@@ -75,7 +75,7 @@ class StreamDevice:
                 )
         except torch.OutOfMemoryError as error:
             raise OutOfMemory(
-                f"does not fit: a batch of {inputs.nbytes / 1e6:.0f} MB beside the model needs more than "
+                f"does not fit: a batch of {inputs.nbytes / 1e6:.0f} MB and the model need more than "
                 f"{self.out_of_memory(error)}; try a smaller --batch-size"
             ) from error
         if self._copy_stream is not self._stream:
@@ -174,7 +174,7 @@ class StreamDevice:
         raise UnavailableError("the driver of this device does not report the memory of a process")
 
     def memory(self) -> MemoryFacts:
-        missing = {"rss_growth_bytes": "the model's memory is the device's"}
+        missing = {"rss_growth_bytes": "the model's memory is counted on the device"}
         process_bytes = None
         try:
             process_bytes = self.process_bytes()

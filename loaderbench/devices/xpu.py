@@ -44,8 +44,8 @@ class XpuDevice(StreamDevice):
             num_gpus = self.api.device_count()
             if index >= num_gpus:
                 raise UnavailableError(
-                    f"no Intel GPU {index} here: torch.xpu offers {num_gpus}; install PyTorch for XPU and Intel's GPU "
-                    "driver, or use --device cpu"
+                    f"there is no Intel GPU {index}: torch.xpu offers {num_gpus}; install PyTorch for XPU and Intel's "
+                    "GPU driver, or use --device cpu"
                 )
             self.api.init()
             self.api.set_device(index)
@@ -90,7 +90,7 @@ class XpuDevice(StreamDevice):
         if (why := lacks(self.kind, precision)) is not None:
             return why
         if precision.endswith("bf16") and not self.api.is_bf16_supported():
-            return f"--precision {precision} is not for this Intel GPU: use fp32, fp16, pure-fp16 or amp-fp16"
+            return f"this Intel GPU does not take --precision {precision}: use fp32, fp16, pure-fp16 or amp-fp16"
         return None
 
     def describe(self) -> DeviceFacts:

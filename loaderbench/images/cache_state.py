@@ -528,4 +528,4 @@ def _new_folder(folder: str) -> str:
         except FileExistsError:
             continue
         return str(root)
-    raise UnavailableError(f"{folder} is full of copies of this process")
+    raise UnavailableError(f"{folder} is full of this process's copies: remove some")

@@ -118,11 +118,11 @@ def convert_dataset(
     images = index_images(str(src))
     if others := sum(number for kind, number in images.formats.items() if kind != "jpeg"):
         raise ConfigError(
-            f"{src} holds {others:,} images that are not JPEGs, and containers are made of JPEGs alone: "
-            "`loaderbench dataset derive` makes JPEGs of them"
+            f"{src} holds {others:,} images that are not JPEGs, and containers hold only JPEGs: "
+            "convert them with `loaderbench dataset derive`"
         )
     if writer.one_file and shard_images is not None:
-        raise ConfigError(f"the format {format_name} is one file; leave --shard-images out")
+        raise ConfigError(f"the format {format_name} is one file: leave --shard-images out")
     num = len(images) if writer.one_file else shard_images_for(len(images)) if shard_images is None else shard_images
     if num < 1:
         raise ConfigError(f"--shard-images must be 1 or more, not {num}")

@@ -101,7 +101,7 @@ def _resized(size: tuple[int, int], side: int) -> tuple[int, int]:
 
 def _unwritable(width: int, height: int) -> str | None:
     if max(width, height) > LONGEST_SIDE:
-        return f"{width}×{height}, and a side of a JPEG has at most {LONGEST_SIDE:,} pixels"
+        return f"{width}×{height}, but a JPEG side has at most {LONGEST_SIDE:,} pixels"
     return too_large(width, height)
 
 
@@ -132,7 +132,7 @@ def derive_dataset(
     root = Path(out).resolve()
     wanted = sorted(set(resolutions))
     if not wanted or not all(16 <= side <= LONGEST_SIDE for side in wanted) or not 1 <= quality <= 100:
-        raise ConfigError(f"resolutions are whole numbers from 16 to {LONGEST_SIDE}, quality is 1 to 100")
+        raise ConfigError(f"resolutions must be whole numbers from 16 to {LONGEST_SIDE}, and quality from 1 to 100")
     if root == Path(index.root) or root.is_relative_to(index.root):
         raise ConfigError(f"--out {root} lies inside the source {index.root}; choose a folder outside it")
     try:

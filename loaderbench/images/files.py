@@ -35,7 +35,7 @@ def user_cache_folder() -> Path:
     try:
         return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "loaderbench"  # noqa: PTH117
     except RuntimeError as error:
-        raise UnavailableError(f"there is no place to keep files: {error}; set XDG_CACHE_HOME") from error
+        raise UnavailableError(f"there is no folder for cached files: {error}; set XDG_CACHE_HOME") from error
 
 
 def make_own_folder(folder: Path) -> None:
@@ -71,10 +71,12 @@ def _check_owner(path: Path, owners: set[int], *, sticky_is_safe: bool) -> None:
     elif stat.S_ISLNK(status.st_mode):
         return
     elif status.st_mode & 0o022 and not (sticky_is_safe and status.st_mode & stat.S_ISVTX):
-        why = f"others may write {path} (`chmod go-w` ends that)"
+        why = f"other users may write to {path} (fix it with `chmod go-w`)"
     else:
         return
-    raise UnavailableError(f"{why}, so others may change code that is run: set XDG_CACHE_HOME to a folder of your own")
+    raise UnavailableError(
+        f"{why}, so they could change code that loaderbench runs: set XDG_CACHE_HOME to a folder of your own"
+    )
 
 
 def _passed(path: Path, seen: set[Path]) -> Iterator[Path]:
@@ -164,7 +166,7 @@ def exclusive(lock: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            waiting = f"waiting for another process that writes to {lock.parent} (fuser {lock} names it)"
+            waiting = f"waiting for another process that writes to {lock.parent} (`fuser {lock}` shows it)"
             print(clean(waiting), file=sys.stderr)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

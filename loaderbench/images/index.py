@@ -159,7 +159,7 @@ def _mapped(root: str, descriptor: int, *, check: bool) -> tuple[ImageIndex, lis
         raise
     weakref.finalize(mapping, os.close, descriptor)
     if check and (facts["format"], facts["root"]) != (FORMAT, root):
-        raise ValueError("the list of something else")
+        raise ValueError("the list belongs to another folder")
     offsets, labels, sizes = (arrays[name] for name in ("offsets", "labels", "sizes"))
     classes, folders = cast("list[str]", facts["classes"]), cast("list[list[Any]]", facts["folders"])
     return ImageIndex(root, arrays["names"].data, offsets, labels, sizes, tuple(classes), descriptor), folders

@@ -59,7 +59,7 @@ def too_large(width: int, height: int) -> str | None:
     """Why a picture of this size is not decoded; None where it is."""
     if width * height <= MOST_PIXELS:
         return None
-    return f"{width}×{height} pixels: more than {MOST_PIXELS:,}, which is the most that is decoded"
+    return f"{width}×{height} pixels exceed the limit of {MOST_PIXELS:,}"
 
 
 def too_many_scans(encoded: bytes, header: JpegHeader) -> str | None:
@@ -130,7 +130,7 @@ def find_frame(head: bytes, at: int, *, lenient: bool = False) -> JpegHeader | i
         marker = head[at + 1]
         if head[at] != 0xFF or (lenient and marker == 0):
             if not lenient:
-                raise NotJpegError("damaged header: no marker where one must be")
+                raise NotJpegError("damaged header: a marker is missing")
             at = head.find(b"\xff", at + 1)
             if at < 0:
                 return len(head)

@@ -102,7 +102,9 @@ class Listing:
         inside, here = prefix + entry.name + os.sep, _identity(entry.path)
         if inside.count(os.sep) > MOST_LEVELS:
             start = entry.path[:100]
-            raise ConfigError(f"{start}… goes more than {MOST_LEVELS} folders deep: give the classes' folder")
+            raise ConfigError(
+                f"{start}… is nested more than {MOST_LEVELS} folders deep: name the folder of the classes"
+            )
         if here in above:  # else a link to a folder above would be followed until its path is too long
             self.left_out(entry.path)
         else:
@@ -217,10 +219,10 @@ def no_images(called: str, suffixes: Mapping[str, int]) -> str:
     """Why a folder is no data set. `called`: as the user called it; `suffixes`: how often each was seen in it."""
     most = sorted(suffixes.items(), key=lambda one: -one[1])[:MOST_SUFFIXES]
     seen = ", ".join(f"{number:,} {suffix}" for suffix, number in most)
-    kinds = f"it holds other files ({seen}), and only {', '.join(IMAGE_SUFFIXES)} are read" if seen else "it is empty"
+    kinds = f"it holds other files ({seen}), but only {', '.join(IMAGE_SUFFIXES)} are read" if seen else "it is empty"
     return (
-        f"no images in {called}: {kinds}; give a folder of images or of one folder for each class, or make a set "
-        "with `loaderbench dataset make`"
+        f"no images in {called}: {kinds}; name a folder of images or of class folders, or make a set with "
+        "`loaderbench dataset make`"
     )
 
 

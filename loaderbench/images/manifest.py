@@ -52,16 +52,16 @@ def read_manifest(path: str | Path) -> Manifest:
     content: Any = read_toml(path, "manifest")
     check_keys(content, _FIELDS, f"manifest {path}")
     if not all(isinstance(content.get(field, ""), str) for field in ("name", "description")):
-        raise ConfigError(f"manifest {path}: name and description are texts")
+        raise ConfigError(f"manifest {path}: name and description must be strings")
     if ("root" in content) == ("generate" in content):
         raise ConfigError(f"manifest {path}: give either root (a folder) or a [generate] table")
     generate = content.get("generate", {})
     if not isinstance(generate, dict) or not isinstance(generate.get("resolutions", []), list):
-        raise ConfigError(f"manifest {path}: [generate] is a table, with a list of resolutions")
+        raise ConfigError(f"manifest {path}: [generate] must be a table with a list of resolutions")
     root = _expand(content["root"], path.resolve().parent) if "root" in content else None
     variants = content.get("variants", {})
     if not isinstance(variants, dict) or not all(map(is_count, variants)):
-        raise ConfigError(f'manifest {path}: [variants] maps resolutions to folders, such as 256 = "small"')
+        raise ConfigError(f'manifest {path}: [variants] must map resolutions to folders, such as 256 = "small"')
     folders = {int(key): _expand(value, root) for key, value in variants.items()} if root else {}
     return Manifest(
         content.get("name", path.stem), content.get("description", ""), root, folders, content.get("generate")
@@ -125,7 +125,9 @@ def _make_generated(
     try:
         make_dataset(root, listed if resolutions is None else resolutions, number, **arguments, progress=progress)
     except TypeError as error:
-        raise ConfigError(f"manifest of '{manifest.name}': [generate] does not fit `dataset make`: {error}") from error
+        raise ConfigError(
+            f"manifest of '{manifest.name}': [generate] has values that `dataset make` refuses: {error}"
+        ) from error
     return root
 
 
@@ -153,7 +155,7 @@ def resolve_dataset(
         manifest = Manifest(root.name or str(root), "", root)
     else:
         raise ConfigError(
-            f"no data set '{name}': there is no such folder, and the known names are {', '.join(manifests)}"
+            f"no data set '{name}': it is neither a folder nor one of the known names {', '.join(manifests)}"
         )
     if manifest.generate is not None:
         return _resolve_generated(manifest, resolution, progress), manifest.name
@@ -171,12 +173,12 @@ def _resolve_generated(manifest: Manifest, resolution: int | str | None, progres
 def _resolve_tree(manifest: Manifest, resolution: int | str | None, called: str) -> str:
     assert manifest.root is not None
     if not manifest.root.is_dir():
-        raise ConfigError(f"the folder {manifest.root} of data set '{manifest.name}' is not there")
+        raise ConfigError(f"the folder {manifest.root} of data set '{manifest.name}' does not exist")
     variants = manifest.variants or find_variants(manifest.root)
     if not variants:
         if resolution is not None:
             raise ConfigError(
-                f"{called} has no resolution variants: leave --res out to read it as it is, or make them with "
+                f"{called} has no resolution variants: leave --res out to read it unmodified, or make them with "
                 f"`loaderbench dataset derive {called} --res {resolution} --out DIR`"
             )
         return str(manifest.root.resolve())
@@ -187,7 +189,7 @@ def _resolve_tree(manifest: Manifest, resolution: int | str | None, called: str)
         raise _wrong_variant(called, resolution, list(by_name))
     folder = by_name[str(resolution).lower()]
     if not folder.is_dir():
-        raise ConfigError(f"the folder {folder} of data set '{manifest.name}' is not there")
+        raise ConfigError(f"the folder {folder} of data set '{manifest.name}' does not exist")
     return str(folder.resolve())
 
 
@@ -195,4 +197,4 @@ def _wrong_variant(called: str, resolution: int | str | None, known: Sequence[st
     listing = ", ".join(known)
     if resolution is None:
         return ConfigError(f"{called} has resolution variants; choose one with --res: {listing}")
-    return ConfigError(f"{called} has no variant {resolution}; there are {listing}")
+    return ConfigError(f"{called} has no variant {resolution}; it has {listing}")

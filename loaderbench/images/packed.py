@@ -57,7 +57,7 @@ def map_packed(descriptor: int, *, check: bool) -> tuple[JsonObject, dict[str, N
     mapping = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)  # an empty file is a ValueError, too
     with memoryview(mapping) as content:
         if check and zlib.crc32(content[:-CRC_BYTES]) != int.from_bytes(content[-CRC_BYTES:], "little"):
-            raise ValueError("the checksum does not fit")
+            raise ValueError("the checksum does not match")
     begin = mapping.find(b"\n") + 1
     head = json.loads(mapping[:begin])
     lengths = [np.dtype(kind).itemsize * length for kind, length in head["arrays"].values()]

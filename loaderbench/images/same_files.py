@@ -35,7 +35,7 @@ def check_same_files(folders: Sequence[str], labels: Sequence[str], max_hashed_b
     changed = [index for index in sample if _digest(a.path(index)) != _digest(b.path(index))]
     if changed:
         names = [os.path.relpath(a.path(index), a.root) for index in changed]
-        raise _not_the_same(labels, [f"{_named(names)} of {len(sample)} sampled with other content"])
+        raise _not_the_same(labels, [f"{_named(names)} of {len(sample)} sampled files differ in content"])
     return SameFiles(
         num_images=len(a),
         total_bytes=int(a.sizes.sum()),
@@ -46,8 +46,8 @@ def check_same_files(folders: Sequence[str], labels: Sequence[str], max_hashed_b
 
 def _not_the_same(labels: Sequence[str], parts: Sequence[str]) -> ConfigError:
     return ConfigError(
-        f"{labels[0]} and {labels[1]} do not hold the same images: {'; '.join(parts)}; a comparison of their storage "
-        "would mean nothing, make one a copy of the other (rsync -a --delete)"
+        f"{labels[0]} and {labels[1]} do not hold the same images: {'; '.join(parts)}; their storage "
+        "cannot be compared. Make one a copy of the other (rsync -a --delete)"
     )
 
 
@@ -65,7 +65,7 @@ def _differences(a: ImageIndex, b: ImageIndex, labels: Sequence[str]) -> list[st
     found = {
         f"only in {labels[0]}": sorted(first.keys() - second.keys()),
         f"only in {labels[1]}": sorted(second.keys() - first.keys()),
-        "of other sizes": sorted(name for name in first.keys() & second.keys() if first[name] != second[name]),
+        "differ in size": sorted(name for name in first.keys() & second.keys() if first[name] != second[name]),
     }
     return [f"{_named(names)} {what}" for what, names in found.items() if names]
 

@@ -75,7 +75,7 @@ def _read_header(fd: int) -> JpegHeader | None:
             return None
         begin, at = begin + found, 0
         head = os.pread(fd, HEAD_BYTES, begin)
-    raise NotJpegError("damaged header: it does not end")
+    raise NotJpegError("damaged header: it has no end")
 
 
 def _has_end(fd: int, size: int, header_end: int) -> bool:
@@ -116,7 +116,7 @@ def check_file(path: str) -> tuple[int, JpegHeader | None, str | None]:
                 return (
                     size,
                     None,
-                    f"{format_names([kind])} content, but called {format_names([called])}: not every decoder reads it",
+                    f"{format_names([kind])} content, but named {format_names([called])}: not every decoder reads it",
                 )
             if kind is not None and kind != "jpeg":
                 other = _read_other(fd, kind, size)
@@ -262,9 +262,9 @@ class _ScanListing(Listing):
         if kind is None and path.lower().endswith(IMAGE_SUFFIXES):
             self.broken.append((path, why))
         elif kind is not None and stat.S_ISDIR(kind):
-            self.broken.append((path, "a link to a folder that it is in: not followed"))
+            self.broken.append((path, "a link to a parent folder: not followed"))
         elif kind is not None and not stat.S_ISREG(kind):
-            self.broken.append((path, "not a file, but a FIFO, a socket or a device"))
+            self.broken.append((path, "not a file but a FIFO, a socket or a device"))
         else:
             self.num_others += 1
             super().left_out(path)

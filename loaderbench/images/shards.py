@@ -157,7 +157,7 @@ def open_data_set(root: str, format_name: str | None, on_listed: Callable[[int],
     if record is None:
         if Path(root, f"{CONVERTED_RECORD}.partial").exists():
             raise ConfigError(
-                f"{root} holds an unfinished conversion: repeat the `loaderbench dataset convert` that began it"
+                f"{root} holds an unfinished conversion: repeat its `loaderbench dataset convert` command"
             )
         inside = folder_inside(root, format_name)
         record = record_of(inside)
@@ -167,7 +167,7 @@ def open_data_set(root: str, format_name: str | None, on_listed: Callable[[int],
                 f"the {loader_of_format(format_name)} loader reads converted images: make them with {convert}"
             )
         if record["listing"] != listing_digest(index_images(root, on_listed)):
-            raise ConfigError(f"{inside} was converted from other images than are there now: remove it, then {convert}")
+            raise ConfigError(f"the images have changed since {inside} was made: remove it, then {convert}")
         root = str(inside)
     if record["format"] != format_name:
         raise ConfigError(f"{root} holds images converted to {record['format']}, not to {format_name}")
@@ -203,7 +203,7 @@ def check_inside(names: Iterable[str], where: str) -> None:
     """Raises ConfigError where a name leads out of the folder that it is relative to: it would be read, and copied."""
     for name in names:
         if name.startswith("/") or ".." in name.split("/") or "\0" in name:
-            raise ConfigError(f"{where} names {name!r}, which is outside of its folder: convert the images again")
+            raise ConfigError(f"{where} names {name!r}, which is outside its folder: convert the images again")
 
 
 def _check_index(arrays: Mapping[str, NDArray[Any]], texts: JsonObject) -> None:
@@ -213,12 +213,12 @@ def _check_index(arrays: Mapping[str, NDArray[Any]], texts: JsonObject) -> None:
     for name, (length, end) in rising.items():
         steps = arrays[name]
         if len(steps) != length + 1 or steps[0] != 0 or steps[-1] != end or (np.diff(steps) < 0).any():
-            raise ValueError(f"{name} does not fit")
+            raise ValueError(f"{name} does not match")
     fits = len(arrays["labels"]) == len(arrays["original"]) == num_samples
     if not fits or not len(arrays["file_sizes"]) == len(arrays["first_key"]) == len(names):
         raise ValueError("tables of different lengths")
     if not all(isinstance(text, str) for text in (texts["format"], *names, *cast("list[str]", texts["classes"]))):
-        raise TypeError("names that are no texts")
+        raise TypeError("names that are not strings")
     if not isinstance(texts["side_files"], dict):
         raise TypeError("no side files")
 
@@ -245,11 +245,9 @@ def read_shards(root: str) -> ShardSet:
         try:
             found = Path(path).stat().st_size
         except OSError as error:
-            raise ConfigError(f"{path} is not there ({error.strerror}); convert the images again") from error
+            raise ConfigError(f"{path} cannot be read ({error.strerror}); convert the images again") from error
         if found != size:
-            raise ConfigError(
-                f"{path} has {found:,} bytes, and had {size:,} when it was made; convert the images again"
-            )
+            raise ConfigError(f"{path} has {found:,} bytes instead of {size:,}; convert the images again")
     samples = ImageIndex(
         root,
         arrays["names"].tobytes(),

@@ -64,7 +64,7 @@ def make_dataset(
         ConfigError: a bad argument; `out` holds a variant made with other ones, or cannot be written.
     """
     if not all(type(number) is int for number in (seed, num_images, num_classes, quality_spread)):
-        raise TypeError("seed, num_images, num_classes and quality_spread are whole numbers")
+        raise TypeError("seed, num_images, num_classes and quality_spread must be whole numbers")
     _check_arguments(num_images, num_classes, aspect_spread, quality_spread, progressive_fraction, seed)
     recipe = Recipe(seed, abs(aspect_spread), quality_spread, progressive_fraction)  # of -0.0: numpy refuses it
     root = Path(out)
@@ -94,7 +94,7 @@ def _check_arguments(
     check_range("--num-classes", num_classes, 1, MOST_IMAGES)
     check_range("--seed", seed, 0, MOST_SEED)
     if not 0 <= aspect_spread <= 1 or not 0 <= progressive_fraction <= 1 or not 0 <= quality_spread <= 50:
-        raise ConfigError("aspect spread and progressive fraction are 0 … 1, quality spread is 0 … 50")
+        raise ConfigError("aspect spread and progressive fraction must be 0 … 1, and quality spread 0 … 50")
 
 
 def _parameters(name: str, num_images: int, num_classes: int, recipe: Recipe) -> dict[str, object]:
@@ -113,7 +113,7 @@ def _is_finished(folder: Path, parameters: dict[str, object]) -> bool:
             return finished
         if found is not None:
             differing = [key for key in parameters if found.get(key) != parameters[key]]
-            details = ", ".join(f"{key} {found.get(key)} there, {parameters[key]} asked for" for key in differing)
+            details = ", ".join(f"{key} {found.get(key)} there, {parameters[key]} requested" for key in differing)
             raise ConfigError(f"{folder} was made with other parameters ({details}); remove it or choose another --out")
     if folder.exists() and holds_foreign_files(folder):
         raise ConfigError(f"{folder} holds files that this command did not make; choose another --out")

@@ -17,12 +17,12 @@ except ImportError as error:
 
 
 class Watch(TrainerCallback):  # type: ignore[misc]
-    """Watches a Trainer from the beginning of `train()` to its end. Evaluation counts apart."""
+    """Watches a Trainer from the beginning to the end of `train()`. Evaluation is counted separately."""
 
     def __init__(self, results: str | os.PathLike[str] = RESULTS) -> None:
         self._watch, self._phase = TrainerWatch(results), "train"
         self.record: RunRecord | None = None
-        """Of the last `train()`; None under `loaderbench watch`, which stores it when the script ends."""
+        """The record of the last `train()`; None under `loaderbench watch`, which stores it when the script ends."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._phase = "train"

@@ -13,7 +13,7 @@ from loaderbench.integrations.phases import TrainerWatch
 from loaderbench.recording.record import RunRecord
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
-"""One library under two names, whose classes are not the same."""
+"""Names of the one library; their classes differ."""
 
 
 def _callback() -> Any:
@@ -30,12 +30,12 @@ def _callback() -> Any:
 
 
 class Watch(_callback()):  # type: ignore[misc]
-    """Watches a Trainer from the beginning of `fit()` to its end. Validation counts apart."""
+    """Watches a Trainer from the beginning to the end of `fit()`. Validation is counted separately."""
 
     def __init__(self, results: str | os.PathLike[str] = RESULTS) -> None:
         self._watch = TrainerWatch(results)
         self.record: RunRecord | None = None
-        """Of the last `fit()`; None under `loaderbench watch`, which stores it when the script ends."""
+        """The record of the last `fit()`; None under `loaderbench watch`, which stores it when the script ends."""
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         self._watch.begin(lambda: "evaluate" if trainer.evaluating or trainer.sanity_checking else "train")

@@ -1,4 +1,4 @@
-"""What a trainer's callback adds to a watch: when it trains and when it evaluates, and its optimizer's steps."""
+"""A trainer's callback shows the watch when the trainer trains or evaluates, and counts optimizer steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loaderbench.watching.watcher import Watcher
 
 
 class TrainerWatch:
-    """The watch that a trainer's callback begins where none is going on, and tells what the trainer does."""
+    """Connects a trainer's callback to the active watch, or starts one, and reports what the trainer does."""
 
     def __init__(self, results: str | os.PathLike[str] = RESULTS) -> None:
         self._results = results
@@ -20,7 +20,7 @@ class TrainerWatch:
         self._watcher: Watcher | None = None
 
     def begin(self, phase: Callable[[], str]) -> None:
-        """The trainer begins. `phase`: `train` or `evaluate`, at any time.
+        """Begin watching the trainer. `phase` returns its current phase, `train` or `evaluate`.
 
         Raises:
             ConfigError: the results folder cannot be written.
@@ -32,12 +32,12 @@ class TrainerWatch:
         self._watcher.phase, self._watcher.optimizer_steps = phase, 0
 
     def stepped(self, num: int | None = None) -> None:
-        """The optimizer did one more step; `num`: has done so many."""
+        """Count one optimizer step; `num`: set the total instead."""
         if self._watcher is not None:
             self._watcher.optimizer_steps = (self._watcher.optimizer_steps or 0) + 1 if num is None else num
 
     def end(self) -> RunRecord | None:
-        """The trainer has ended. What was seen is stored and printed; by `loaderbench watch` when the script ends."""
+        """End watching: store and print the record; under `loaderbench watch` the script's end does that."""
         if self._watcher is not None:
             self._watcher.phase = None
         own, self._own, self._watcher = self._own, None, None

@@ -155,7 +155,7 @@ class LoaderContext:
 def check_no_decoder(library: str, context: LoaderContext) -> None:
     """Raises ConfigError where a loader that decodes for itself is given a decoder."""
     if context.decoder is not None:
-        raise ConfigError(f"{library} decodes for itself; leave --decoder {context.decoder} out")
+        raise ConfigError(f"{library} has its own decoder: leave --decoder {context.decoder} out")
 
 
 def fixed_input_size(context: LoaderContext) -> int:
@@ -168,6 +168,6 @@ def fixed_input_size(context: LoaderContext) -> int:
 def check_workers(loader: str, context: LoaderContext) -> None:
     """Raises ConfigError where a loader that has workers is given none, or nothing to prepare ahead."""
     if context.workers < 1:
-        raise ConfigError(f"the {loader} loader needs --workers of at least 1; --loader serial has none")
+        raise ConfigError(f"the {loader} loader needs --workers of at least 1; use --loader serial for none")
     if context.prefetch < 1:
         raise ConfigError(f"the {loader} loader needs --prefetch of at least 1")

@@ -44,7 +44,7 @@ class CachedLoader:
         if num_fitting < 1:
             self._source.close()
             raise ConfigError(
-                f"not one batch of {self._source.bytes_per_batch() / 2**20:.0f} MiB fits into budget_mib="
+                f"a batch of {self._source.bytes_per_batch() / 2**20:.0f} MiB exceeds budget_mib="
                 f"{options.budget_mib}; give --loader-option budget_mib=N or a smaller --batch-size"
             )
         self._num_batches = -(-len(context.images) // context.batch_size)

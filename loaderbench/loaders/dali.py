@@ -100,7 +100,7 @@ class DaliLoader:
         self.no_stage_times = NO_RANGES
         """Why there are no stage times; None where they exist."""
         if self._on_gpu:
-            self.no_stage_times = "on a GPU DALI's ranges tell how long its operators take to enqueue, not to run"
+            self.no_stage_times = "on a GPU, DALI's ranges show the time to enqueue its operators, not to run them"
         self._pin = context.pin_memory and not self._on_gpu and torch.cuda.is_available()
         self._pipeline: Any = None
         self._failures = find_broken(context)
@@ -318,7 +318,7 @@ def read_order(images: ImageIndex, order: NDArray[np.int64], num: int) -> NDArra
 
 
 def undecodable(path: str) -> str:
-    return f"DALI could not decode {path}; remove it or use a Python loader, which takes the next image instead"
+    return f"DALI could not decode {path}; remove it, or use a Python loader, which skips to the next image"
 
 
 def explain(message: str, root: str) -> str:
@@ -330,9 +330,9 @@ def explain(message: str, root: str) -> str:
     if found := UNDECODABLE.search(message):
         return undecodable(os.path.join(root, found[1]))
     if found := re.search(r"Could not open file (.+): (.+)", message):
-        return f"cannot read {found[1]}: {found[2]}; the data set vanished while it was read"
+        return f"cannot read {found[1]}: {found[2]}; the data set vanished during the run"
     if found := re.search(r"File mapping failed: (.+)", message):
-        return f"cannot read {found[1]}: it cannot be mapped; the data set vanished while it was read"
+        return f"cannot read {found[1]}: it cannot be mapped; the data set vanished during the run"
     told = message.partition("encountered:")[2] or message
     lines = [line.strip() for line in told.splitlines() if line.strip() and not line.startswith("Current pipeline")]
     return f"DALI failed: {' '.join(lines[:2])}"
@@ -347,5 +347,5 @@ def build(options: Options, context: LoaderContext) -> DaliLoader:
     check_no_decoder("DALI", context)
     check_workers("dali", context)
     if options.gpu_decode == "yes" and context.gpu is None:
-        raise ConfigError("gpu_decode=yes decodes on a GPU: it needs --device cuda")
+        raise ConfigError("gpu_decode=yes needs --device cuda")
     return DaliLoader(options, context)

@@ -219,7 +219,7 @@ def build(options: Options, context: LoaderContext) -> FfcvLoader:
     most = numba.config.NUMBA_NUM_THREADS
     if context.workers > most:
         raise ConfigError(
-            f"FFCV has {most} threads here, one a CPU: give --workers {most} or fewer, or set "
+            f"FFCV has {most} threads here, one per CPU: give --workers {most} or fewer, or set "
             f"NUMBA_NUM_THREADS={context.workers}"
         )
     return FfcvLoader(context)

@@ -58,7 +58,7 @@ class _ChunkDataset(ShardDataset):
             missing = next((path for path in shards.files.paths() if not Path(path).exists()), None)
             if missing is None:
                 raise
-            raise CaseFailed(f"cannot read {missing}: {error}; the data set vanished while it was read") from error
+            raise CaseFailed(f"cannot read {missing}: {error}; the data set vanished during the run") from error
 
 
 def _complete(shards: ShardSet) -> None:

@@ -195,7 +195,7 @@ class _DecodingThread:
             return [torch.ops.image.decode_jpeg(one, RGB, False) for one in tensors]
         except torch.OutOfMemoryError as error:
             raise CaseFailed(
-                f"the GPU has no memory for {len(encoded)} decoded images: use a smaller --batch-size"
+                f"the GPU has too little memory for {len(encoded)} decoded images: use a smaller --batch-size"
             ) from error
         except (RuntimeError, ValueError) as error:
             raise DecodeError(str(error).partition("\n")[0]) from error
@@ -243,7 +243,7 @@ def build(options: Options, context: LoaderContext) -> NvjpegLoader:
     check_no_decoder("nvJPEG", context)
     check_workers("nvjpeg", context)
     if context.gpu is None:
-        raise ConfigError("the nvjpeg loader decodes on a GPU: it needs --device cuda")
+        raise ConfigError("the nvjpeg loader needs --device cuda")
     if not hasattr(torch.ops.image, "decode_jpegs_cuda"):
         raise UnavailableError(f"torchvision {torchvision.__version__} has no CUDA decoder; use --loader dali")
     return NvjpegLoader(context, torch.device("cuda", context.gpu))

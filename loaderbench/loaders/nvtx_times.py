@@ -45,7 +45,7 @@ def inject() -> str | None:
     except UnavailableError as error:
         return str(error)
     if os.environ.setdefault(VARIABLE, library) != library:
-        return f"another tool receives NVTX's ranges: {VARIABLE} is set"
+        return f"another tool receives the NVTX ranges: {VARIABLE} is set"
     return None
 
 
@@ -60,7 +60,7 @@ def read() -> dict[str, RangeTime]:
     library = ctypes.CDLL(os.environ[VARIABLE])  # the copy that NVTX has loaded: one table a process
     library.nvtx_times_lost.restype = ctypes.c_uint64
     if num_lost := library.nvtx_times_lost():
-        raise LostRanges(f"{num_lost} of DALI's ranges found no room in the table of their times")
+        raise LostRanges(f"{num_lost} of DALI's ranges did not fit in the table of their times")
     rows = (_Row * MOST_NAMES)()
     num_rows = library.nvtx_times_read(rows, MOST_NAMES)
     return {row.name.decode(): RangeTime(row.count, row.ns) for row in rows[:num_rows]}

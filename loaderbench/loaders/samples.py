@@ -114,9 +114,9 @@ def unreadable(path: str, number: int | None) -> CaseFailed:
     if number in (errno.EMFILE, errno.ENFILE):
         advice = "raise the limit of open files (`ulimit -n`)"
     elif number in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENOTCONN, errno.ENODEV):
-        advice = "the data set vanished while it was read"
+        advice = "the data set vanished during the run"
     else:
-        advice = "the storage failed while the data set was read"
+        advice = "the storage failed during the run"
     return CaseFailed(f"cannot read {path}: {os.strerror(number or 0)}; {advice}")
 
 

@@ -81,6 +81,6 @@ def build(options: Options, context: LoaderContext) -> SerialLoader:
     """Raises ConfigError where workers were asked for."""
     if context.workers != 0:
         raise ConfigError(
-            f"the serial loader has no workers; use --workers 0, or --loader multiprocess for {context.workers}"
+            f"the serial loader has no workers: use --workers 0, or --loader multiprocess for {context.workers}"
         )
     return SerialLoader(options, context)

@@ -86,8 +86,8 @@ class ShardDataset(IterableDataset[Payload], ABC):
                     begun = _ReadBegun(clock)
                 if num < 0 and not num_read:
                     raise CaseFailed(
-                        f"worker {clock.worker} got no image of {self.shards.files.root}: use fewer --workers, or "
-                        f"convert with a smaller --shard-images"
+                        f"worker {clock.worker} has no image of {self.shards.files.root}: use fewer --workers, or "
+                        "convert with a smaller --shard-images"
                     )
                 epoch += 1
             if work.made or work.failures:
@@ -179,8 +179,8 @@ class ShardLoader(MultiprocessLoader):
         num_files = len(dataset.shards.files)
         if num_files < context.workers:
             raise ConfigError(
-                f"{dataset.shards.files.root} has {num_files} containers, too few for --workers {context.workers}: "
-                f"use fewer, or convert with a smaller --shard-images"
+                f"{dataset.shards.files.root} has {num_files} containers, too few for --workers "
+                f"{context.workers}: use fewer workers, or convert with a smaller --shard-images"
             )
         dataset.span.share_memory_()  # type: ignore[no-untyped-call]
         super().__init__(Options(), context, dataset)

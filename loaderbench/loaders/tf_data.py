@@ -168,7 +168,7 @@ class TfDataLoader:
 def explain(message: str, context: LoaderContext) -> str:
     """One line from TensorFlow's error text."""
     if found := re.search(r"(\S+); No such file or directory", message):
-        return f"cannot read {found[1]}: No such file or directory; the data set vanished while it was read"
+        return f"cannot read {found[1]}: No such file or directory; the data set vanished during the run"
     if "Cannot batch tensors with different shapes" in message or "Cannot add tensor to the batch" in message:
         shapes = re.findall(r"\[(\d+),(\d+),3\]", message)
         sizes = " and ".join(sorted({f"{width}×{height}" for height, width in shapes})[:2])

@@ -90,7 +90,7 @@ class _TarDataset(ShardDataset):
                     shard = _Shard(source["url"], clock, self.context.evict_after_read)
                 except OSError as error:
                     raise CaseFailed(
-                        f"cannot read {source['url']}: {error.strerror}; the data set vanished while it was read"
+                        f"cannot read {source['url']}: {error.strerror}; the data set vanished during the run"
                     ) from error
                 with io.BufferedReader(shard, READ_BYTES) as stream:
                     yield {**source, "stream": stream}
@@ -108,14 +108,14 @@ class _TarDataset(ShardDataset):
             for sample in pipeline:
                 number, key = numbers[sample["__url__"]], sample["__key__"]
                 if not key.isdecimal():  # a name of ours is a number; another may lead to anywhere
-                    raise self._damaged(f"its member {key!r} is none that `dataset convert` writes")
+                    raise self._damaged(f"`dataset convert` did not write its member {key!r}")
                 position = int(shards.first[number] + int(key) - shards.first_key[number])
                 num_read += 1
                 yield Encoded(position, sample["jpg"])
         except (tarfile.TarError, KeyError, ValueError) as error:
             raise self._damaged(str(error)) from error
         if num_read != num_expected:  # tarfile takes a damaged header for the end of the archive
-            raise self._damaged(f"{num_expected - num_read} of {num_expected} images are not found in it")
+            raise self._damaged(f"{num_expected - num_read} of {num_expected} images are missing from it")
 
     def _damaged(self, why: str) -> CaseFailed:
         root = self.shards.files.root

@@ -335,10 +335,10 @@ def device_of(model: nn.Module, asked: torch.device | str | None = None) -> torc
             return torch.empty(0, device=asked).device  # "cuda" is the current one, with its number
         except (RuntimeError, TypeError) as error:
             reason = (str(error).strip().splitlines() or ["no message"])[0]
-            raise ConfigError(f"device is {asked!r}, which PyTorch refuses: {reason}") from error
+            raise ConfigError(f"PyTorch refuses device {asked!r}: {reason}") from error
     first = next(itertools.chain(model.parameters(), model.buffers()), None)
     if first is None:
-        raise ConfigError("the model has neither parameters nor buffers, which would tell its device: give device=…")
+        raise ConfigError("the model has no parameters or buffers that show its device: give device=…")
     return first.device
 
 
@@ -353,4 +353,4 @@ def copier_for(device: torch.device) -> Copier:
         return StreamCopier(CudaStreams(device))
     if some.is_cpu:
         return CpuCopier()
-    raise ConfigError(f"offloading works for a model on a CUDA device or on the CPU, not on {device}: move it there")
+    raise ConfigError(f"offloading needs a model on a CUDA device or on the CPU, not on {device}: move the model")

@@ -87,9 +87,9 @@ class _Storage:
 
 
 class Offload:
-    """Within its context, saved tensors live on the host by a plan, or by their size.
+    """Keep saved tensors on the host within this context, by a plan or by their size.
 
-    `unhooked` tells, after the first forward pass, what custom autograd functions keep that no hook sees.
+    After the first forward pass `unhooked` lists the tensors that custom autograd functions keep out of the hooks.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Offload:
         self._stack.close()
 
     def begin_step(self) -> None:
-        """A step begins. A plan needs it before each one; without a plan it begins its statistics."""
+        """Begin a step. A plan needs this call before each step; without a plan it resets the statistics."""
         self._own = {storage_key(one) for one in (*self._model.parameters(), *self._model.buffers())}
         self._source.begin_step()
         self._tickets.clear()  # a graph of an earlier step that somebody still has
@@ -263,20 +263,20 @@ def offload(
             loss(model(images), labels).backward()
 
     Args:
-        above_bytes: saved storages of at least so many bytes go; None: all.
-        after_bytes: only those that are saved while at least so many bytes are live on the device (on CUDA what the
-            allocator has given out, on the CPU what the hooks hold).
-        plan: instead of the two: a plan of offloading/plan.py; then call `begin_step` of what this returns before each
-            step.
-        device: of the tensors that are to go; None: that of the model's parameters, without any of its buffers.
+        above_bytes: offload saved storages of at least this many bytes; None: all.
+        after_bytes: offload only storages saved while at least this many bytes are live on the device (on CUDA those
+            that the allocator has given out, on the CPU those that the hooks hold).
+        plan: a plan of offloading/plan.py, in place of the two sizes; call `begin_step` of the returned object before
+            each step.
+        device: device of the tensors to offload; None: that of the model's parameters, or else of its buffers.
 
-    Gradients are bit-equal with and without, unless a tensor is changed after it was saved in a way that PyTorch does
-    not count, as through `.data`: what is on the host has the values that were saved. On the CPU the host's copies are
-    a second arena in the same memory: that takes time and saves none of the machine's memory.
+    Gradients are bit-equal with and without offloading, unless the model changes a saved tensor in a way that PyTorch
+    does not count, e.g. through `.data`: the host keeps the saved values. On the CPU the copies are a second arena in
+    the same memory: offloading takes time and saves none of the machine's memory.
 
     Raises:
-        ConfigError: a size that is no whole number from 0 on, a device that is neither CUDA nor the CPU, or a model
-            that has none where none is given.
+        ConfigError: a size is not a whole number of at least 0, the device is neither CUDA nor the CPU, or the model
+            has no device and none is given.
     """
     above = _checked("above_bytes", 0 if above_bytes is None else above_bytes)
     after = _checked("after_bytes", after_bytes)

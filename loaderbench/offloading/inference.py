@@ -96,8 +96,8 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         number, size = len(self._fixed), memory_size(sum(self._fixed.values()))
         what = "storage stays" if number == 1 else "storages stay"
         return (
-            f"{number} {what} on the device, {size}: PyTorch cannot resize memory that is not its own, as of tensors "
-            "made from NumPy arrays or files mapped to memory; clone() them",
+            f"{number} {what} on the device, {size}: PyTorch cannot resize memory that it does not own, such "
+            "as NumPy arrays or memory-mapped files; clone() those tensors",
         )
 
     def begin_step(self, *inputs: torch.Tensor) -> None:

@@ -162,7 +162,7 @@ class Timeline:
         """Which layer allocates in this row, in words."""
         _, _, _, operator, module = self.trace.rows[row].tolist()
         name, path = self.trace.operators[operator], self.trace.modules[module]
-        return f"{path} ({name})" if path else name or "what stands before the step"
+        return f"{path} ({name})" if path else name or "the memory in use before the step"
 
 
 def prepared(trace: SavedTrace | Timeline) -> Timeline:
@@ -364,8 +364,8 @@ class _Walk:
             if not free:
                 needs, step, limit = memory_sizes(device.live + need, int(_bare(self._timeline).max()), cap or 0)
                 raise DoesNotFit(
-                    f"cannot fit: {self._timeline.needs(row)} needs {needs} of {limit} with all that can be on the "
-                    f"host there, and the whole step {step}: give a smaller --batch-size or more memory"
+                    f"cannot fit: even with all offloadable tensors on the host {self._timeline.needs(row)} needs "
+                    f"{needs} of {limit}, and the whole step {step}: give a smaller --batch-size or more memory"
                 )
             if any(one in self._going for one in free):  # those that need no further copy out
                 free = [one for one in free if one in self._going or self._timeline.clean[one]]

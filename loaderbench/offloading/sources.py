@@ -64,8 +64,8 @@ class PlanSource:
     def end_step(self) -> None:
         if self._event != len(self._plan.hooks):
             raise PlanMismatch(
-                f"the step has {self._event:,} hook events and its plan {len(self._plan.hooks):,}: the plan was made "
-                "for another model, batch, device or precision"
+                f"the step has {self._event:,} hook events and its plan has {len(self._plan.hooks):,}: the plan was "
+                "made for another model, batch, device or precision"
             )
 
     def keeps_next(self) -> bool:
@@ -76,8 +76,8 @@ class PlanSource:
         plan, event = self._plan, self._event
         if event >= len(plan.hooks):
             raise PlanMismatch(
-                f"the step has more hook events than the {len(plan.hooks):,} of its plan: call begin_step before each "
-                "step, or make a plan for this model, batch, device and precision"
+                f"the step has more hook events than its plan, which has {len(plan.hooks):,}: call begin_step before "
+                "each step, or make a plan for this model, batch, device and precision"
             )
         expected = plan.hooks[event]
         if expected == NOT_SAVED:

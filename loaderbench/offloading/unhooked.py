@@ -25,8 +25,10 @@ def unhooked_in(output: Any) -> tuple[str, ...]:
             kept.setdefault(node.name(), {})[storage._cdata] = storage.nbytes()
             names.setdefault(node.name(), set()).add(attribute)
     return tuple(
-        f"{name} keeps {memory_size(sum(storages.values()))} in {', '.join(sorted(names[name]))} of its context: no "
-        "hook sees them, so they stay on the device; use ctx.save_for_backward"
+        (
+            f"{name} keeps {memory_size(sum(storages.values()))} in {', '.join(sorted(names[name]))} of its "
+            "context. No hook sees them, so they stay on the device; use ctx.save_for_backward"
+        )
         for name, storages in sorted(kept.items())
     )
 

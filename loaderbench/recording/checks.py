@@ -49,9 +49,9 @@ def check_tag(tag: str | None) -> None:
     if tag is None:
         return
     if not (tag.strip() and tag.isprintable() and len(tag) <= LONGEST_TAG):
-        raise ConfigError(f"--tag takes a name of 1 to {LONGEST_TAG} printable characters, not {tag!r}"[:200])
+        raise ConfigError(f"--tag must be a name of 1 to {LONGEST_TAG} printable characters, not {tag!r}"[:200])
     if tag.lower() in RESERVED:
-        raise ConfigError(f"--tag {tag} is a word with a meaning of its own: give another name")
+        raise ConfigError(f"--tag {tag} is a reserved word: give another name")
     if RUN_NAME.match(tag):
         raise ConfigError(f"--tag {tag} is the id of a run, or looks like one: give another name")
 

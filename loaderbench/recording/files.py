@@ -107,26 +107,33 @@ def _refuse(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
-def parsed(content: bytes | str) -> Any:
-    """The value of a JSON text. Raises ValueError, for the NaN that Python would take too, and for more values than
+def parsed(content: bytes | str, name: str = "it") -> Any:
+    """Parse a JSON text. `name`: the file's, for the message.
+
+    Raises ValueError for text that is not JSON, for the NaN that Python would accept, and for more values than
     MOST_VALUES: each takes up to 30 times its text."""
-    text = content if isinstance(content, str) else content.decode(json.detect_encoding(content), "surrogatepass")
-    if len(text) > MOST_VALUES and sum(map(text.count, (",", "[", "{"))) > MOST_VALUES:
-        raise ValueError(f"it holds more than {MOST_VALUES:,} values")
     try:
+        text = content if isinstance(content, str) else content.decode(json.detect_encoding(content), "surrogatepass")
+        if len(text) > MOST_VALUES and sum(map(text.count, (",", "[", "{"))) > MOST_VALUES:
+            raise ValueError(f"{name} holds more than {MOST_VALUES:,} values")
         return _DECODER.decode(text)
     except RecursionError:
-        raise ValueError("nested too deeply") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, plain.PlainError):
-        raise
-    except ValueError:  # of int(), which advises to change Python's limit
-        raise ValueError(f"it holds a number of more than {sys.get_int_max_str_digits():,} digits") from None
+        raise ValueError(f"{name} is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        line = f"line {error.lineno}, " if "\n" in error.doc else ""
+        raise ValueError(f"{name} is not valid JSON at {line}column {error.colno}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} is not text at byte {error.start}") from None
+    except ValueError as error:
+        if "int_max_str_digits" not in str(error):  # int() advises to change Python's limit
+            raise
+        raise ValueError(f"{name} holds a number of more than {sys.get_int_max_str_digits():,} digits") from None
 
 
 def read_json(path: Path) -> Json:
     """The file's content, None where it is missing. Raises OSError, ValueError."""
     try:
-        found: Json = parsed(read_bytes(path))
+        found: Json = parsed(read_bytes(path), path.name)
     except FileNotFoundError:
         return None
     return found
@@ -178,7 +185,7 @@ def load_facts(folder: Path, kind: type[T]) -> T:
         ConfigError: there is nothing, or it is damaged.
     """
     with reading_facts(folder):
-        value = parsed(read_bytes(folder / FACTS_FILE))
+        value = parsed(read_bytes(folder / FACTS_FILE), FACTS_FILE)
         return with_arrays(kind, value, folder, value.get(DIGEST), str(value.get(TABLES, ARRAYS_FILE)))
 
 
@@ -194,7 +201,7 @@ def with_arrays(kind: type[T], value: Json, folder: Path, digest: object, name: 
         made = plain.from_json(kind, value, tables)
     if digest is not None and digest != digest_of(tables.taken):
         raise ConfigError(
-            f"{folder / name} is damaged, or belongs to another run: its digest is not the one that was stored"
+            f"{folder / name} is damaged or belongs to another run: its digest differs from the stored one"
         )
     return made
 
@@ -205,8 +212,16 @@ def reading_facts(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"{folder} holds no raw facts to analyse: {error.strerror} ({error.filename})") from error
+        raise ConfigError(f"{folder.name} has no raw facts to analyse: {error.strerror} ({error.filename})") from error
     except LoaderbenchError:
         raise
     except Exception as error:  # damaged files raise anything: zlib's errors, MemoryError for a shape that is made up
-        raise ConfigError(f"the raw facts in {folder} are damaged: {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"the raw facts in {folder} are damaged: {what_is_wrong(error)}; restore them, or measure again"
+        ) from error
+
+
+def what_is_wrong(error: Exception) -> str:
+    """Describe what reading a damaged file raised: our own sentence, or Python's with the name of its class."""
+    own = isinstance(error, plain.PlainError) or type(error) is ValueError
+    return str(error) if own else f"{type(error).__name__}: {error}"

@@ -308,7 +308,7 @@ class _Text:
         if not found:
             raise self._cut_off()
         if found not in characters:
-            raise self._damaged(f"expecting {' or '.join(characters)}, not {found!r}", self._at)
+            raise self._damaged(f"found {found!r} instead of {' or '.join(characters)}", self._at)
         self._at += 1
         return found
 
@@ -321,12 +321,14 @@ class _Text:
         except EOFError:  # gzip raises it for a file that was cut off
             chunk = b""
         except (gzip.BadGzipFile, zlib.error) as error:
-            raise ConfigError(f"{self._path} is damaged after event {self.num_events:,}: {error}") from error
+            raise ConfigError(
+                f"{self._path} is damaged after event {self.num_events:,} ({error}); export or copy it again"
+            ) from error
         self._num_read += len(chunk)
         if self._zipped and self._num_read > max(LEAST_LIMIT, MOST_RATIO * self._size):
             raise ConfigError(
-                f"{self._path} is no trace as torch writes it: its text is more than {MOST_RATIO} times as long as the "
-                "file. Unpack it, and give the .json"
+                f"{self._path} does not look like a trace of torch: its text is more than {MOST_RATIO} times as long "
+                "as the file. Unpack it and give the .json"
             )
         self._ended = not chunk
         self._num_passed += self._at
@@ -345,7 +347,8 @@ class _Text:
     def _damaged(self, message: str, position: int) -> ConfigError:
         at = self._num_passed + position
         return ConfigError(
-            f"{self._path} is not valid JSON after event {self.num_events:,}, character {at:,}: {message}"
+            f"{self._path} is not valid JSON after event {self.num_events:,}, character {at:,} ({message}); export "
+            "or copy it again"
         )
 
     def no_trace(self, why: str) -> ConfigError:

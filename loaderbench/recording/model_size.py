@@ -20,7 +20,7 @@ FileSource = Literal["given", "data", "run"]
 NoAnswer = Literal["nothing_measured", "latency_below_all", "latency_unknown"]
 FeedStage = Literal["storage", "prep", "loader"]
 FEED_STAGES: tuple[FeedStage, ...] = get_args(FeedStage)
-NO_PREDICTION = "the study ended before memory was predicted"
+NO_PREDICTION = "the study ended before it predicted memory"
 
 # -- facts -----------------------------------------------------------------------------------------------
 

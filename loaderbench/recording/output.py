@@ -95,7 +95,7 @@ def _place_of(target: str) -> _Place:
     path = os.path.realpath(target) if Path(target).is_symlink() else target
     _check_folder(path, found)
     if not os.access(path if found else _folder_of(path), os.W_OK):
-        raise _refusal(target, "it is read-only, or its folder is")
+        raise _refusal(target, "it or its folder is read-only")
     return _Place(path, found)
 
 
@@ -108,7 +108,7 @@ def _check_folder(path: str, found: os.stat_result | None) -> None:
     if found is None and not Path(_folder_of(path)).is_dir():
         raise _refusal(path, f"there is no folder {_folder_of(path)}")
     if found is None and os.path.realpath(_folder_of(path)).startswith("/proc/"):
-        raise _refusal(path, "there is no open file of that number")
+        raise _refusal(path, "no file is open under that number")
 
 
 def _folder_of(path: str) -> str:

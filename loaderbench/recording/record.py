@@ -630,7 +630,7 @@ def check_figures(case: Case, rate: Estimate | None, step: StepTimes | None, val
     """Check what the types do not tell of a record. `value`: its JSON. Raises ValueError, which names the figure."""
     where = _beyond(value)
     if where is not None:
-        raise ValueError(f"{where} is no figure that a run can give")
+        raise ValueError(f"{where} is not a possible figure of a run")
     above_zero = {
         "case.batch_size": case.step.batch_size,
         "case.steps": case.effort.steps,

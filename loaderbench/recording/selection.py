@@ -47,7 +47,7 @@ def select(store: Store, names: Sequence[str]) -> Selection:
                 tags = [(line.record.tag, line.run_id) for line in store.lines() if line.record and line.record.tag]
             tagged = [run_id for tag, run_id in tags if tag == name]
         if tagged and ids and ids != tagged:
-            raise ConfigError(f"'{name}' is a tag and also begins the ids of other runs: give whole ids")
+            raise ConfigError(f"'{name}' is a tag and the ids of other runs begin with it: give whole ids")
         for one in tagged or [name]:
             found = store.named(one)
             if isinstance(found, StoredStudy):
@@ -91,7 +91,7 @@ def plan_removal(store: Store, names: Sequence[str]) -> Removal:
     runs = (*chosen.runs, *(run for run in beside if run.run_id not in needed))
     measured = [run for run in runs if run.status == "running"]
     if measured:
-        raise ConfigError(f"{measured[0].run_id} is not removed: {measured[0].problem}; end it first")
+        raise ConfigError(f"{measured[0].run_id} still runs ({measured[0].problem}): end it first")
     gone = {run.run_id for run in runs}
     return Removal(
         runs,

@@ -50,7 +50,7 @@ def _roots() -> Iterator[Path]:
 def kept(root: Path | None) -> str:
     """The end of a message: where it is."""
     if root is None:
-        return "and there is room nowhere else, so that it is only what is shown"
+        return "and no other folder has room: the result is only on the screen"
     return f"what was measured is kept in {root} (`loaderbench list --results {root}`)"
 
 

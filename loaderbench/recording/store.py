@@ -56,6 +56,7 @@ from loaderbench.recording.files import (
     read_json,
     reading_facts,
     save_facts,
+    what_is_wrong,
     with_arrays,
     write_arrays,
     write_atomic,
@@ -162,12 +163,12 @@ def _marker(started_at: str) -> JsonObject:
 def _unfinished(marker: Mapping[str, Any] | None) -> tuple[str, str]:
     """(status, problem) of a run without a record."""
     if marker is None:
-        return "crashed", "it ended before its result was written"
+        return "crashed", "the run ended before its result was written"
     if "spilled" in marker:
         return "crashed", f"its result could not be written here: {marker['spilled']}"
     pid, host = marker.get("pid"), marker.get("host")
     if host != socket.gethostname():
-        return "running", f"measured by process {pid} on {host}; from here it cannot be seen whether it is still alive"
+        return "running", f"measured by process {pid} on {host}; this machine cannot see whether it still runs"
     started = _process_start_ticks(pid) if isinstance(pid, int) else None
     if marker.get("boot_id") == _boot_id() and started is not None and started == marker.get("process_start_ticks"):
         return "running", f"being measured by process {pid}"
@@ -177,12 +178,10 @@ def _unfinished(marker: Mapping[str, Any] | None) -> tuple[str, str]:
 def _check_schema(name: str, schema: Any) -> None:
     """Of what is stored in the folder `name`. Raises ConfigError where another version wrote it."""
     if schema > SCHEMA:
-        raise ConfigError(
-            f"{name} was written with schema {schema}, this loaderbench reads up to {SCHEMA}: upgrade loaderbench"
-        )
+        raise ConfigError(f"{name} has schema {schema}, and this loaderbench reads up to {SCHEMA}: upgrade loaderbench")
     if schema == 1:
         raise ConfigError(
-            f"{name} was written with schema 1: convert it once, in loaderbench's sources, with "
+            f"{name} has schema 1: convert it once, in loaderbench's sources, with "
             "`python -m tests.convert_schema1 RESULTS NEW_FOLDER`"
         )
 
@@ -197,8 +196,7 @@ def _of_another(name: str, file: str, other: str) -> str:
 
 def _unknown_kind(name: str, kind: Any) -> str:
     return (
-        f"{name} is a study of the kind {str(kind)[:40]!r}, which this loaderbench does not know: a newer one may have "
-        "written it; upgrade loaderbench"
+        f"{name} is a study of the kind {str(kind)[:40]!r}, which this loaderbench does not know: upgrade loaderbench"
     )
 
 
@@ -209,7 +207,7 @@ def read_record(value: Any) -> RunRecord:
         ValueError, KeyError, TypeError: it is damaged.
     """
     if value["schema"] != SCHEMA:
-        raise ValueError(f"there is no schema {value['schema']!r}"[:80])
+        raise ValueError(f"schema {value['schema']!r} does not exist"[:80])
     record = plain.from_json(RunRecord, value)
     check_figures(record.case, record.throughput, record.step_time_s, value)
     return record
@@ -230,15 +228,15 @@ def load_run(folder: str | os.PathLike[str], run_id: str | None = None) -> Run:
     path = Path(folder)
     with reading_facts(path):
         if (path / FACTS_FILE).exists():
-            _check_schema(path.name, parsed(read_bytes(path / FACTS_FILE))["schema"])
+            _check_schema(path.name, parsed(read_bytes(path / FACTS_FILE), FACTS_FILE)["schema"])
             run = load_facts(path, Run)
             if run_id not in (None, run.run_id):
                 raise ConfigError(_of_another(path.name, FACTS_FILE, run.run_id))
             return run
         if not (path / RECORD_FILE).exists():
-            raise ConfigError(f"{path} holds no raw facts to analyse: it ended before they were written")
-        _check_schema(path.name, parsed(read_bytes(path / RECORD_FILE))["schema"])
-        raise ConfigError(f"{path} holds no raw facts to analyse: {FACTS_FILE} is missing")
+            raise ConfigError(f"{path.name} has no raw facts to analyse: the run ended before they were written")
+        _check_schema(path.name, parsed(read_bytes(path / RECORD_FILE), RECORD_FILE)["schema"])
+        raise ConfigError(f"{path.name} has no raw facts to analyse: {FACTS_FILE} is missing")
 
 
 def load_stored(stored: StoredRun) -> Run:
@@ -368,8 +366,8 @@ class StudyFolder:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigError(
-                    f"{self.study_id} is being worked on by another process (fuser {log} names it): "
-                    "wait for its end, or end it first"
+                    f"{self.study_id} is in use by another process (`fuser {log}` shows it): "
+                    "wait until it ends, or end it"
                 ) from None
             except OSError:  # a file system without locks: nothing can be told
                 pass
@@ -404,7 +402,7 @@ def read_study(folder: Path) -> StudyRecord:
     with reading_facts(folder):
         if os.path.lexists(folder / COMPARISON_FILE):
             _check_schema(folder.name, 1)
-        value = parsed(read_bytes(folder / STUDY_FILE))
+        value = parsed(read_bytes(folder / STUDY_FILE), STUDY_FILE)
         _check_schema(folder.name, value["schema"])
         if value["kind"] not in KINDS:
             raise ConfigError(_unknown_kind(folder.name, value["kind"]))
@@ -415,7 +413,7 @@ def read_study(folder: Path) -> StudyRecord:
         except plain.MissingField as error:
             raise ConfigError(_older(folder.name, error)) from error
         if isinstance(facts, CompareFacts) and {*facts.labels} != {*SIDE_NAMES}:
-            raise ValueError(f"a comparison has the sides {' and '.join(SIDE_NAMES)}")
+            raise ValueError(f"a comparison needs the sides {' and '.join(SIDE_NAMES)}")
         study = StudyRecord(
             **vars(head),
             kind=value["kind"],
@@ -431,7 +429,7 @@ def _checked_names(study: StudyRecord, folder: Path, file: str) -> StudyRecord:
         raise ConfigError(_of_another(folder.name, file, study.study_id))
     wrong = [run for run in (*study.runs, *study.own_runs) if not _is_name(run)]
     if wrong:
-        raise ValueError(f"no run is called {wrong[0][:80]!r}")
+        raise ValueError(f"no run can be called {wrong[0][:80]!r}")
     return study
 
 
@@ -516,7 +514,7 @@ def _looked_into(path: Path) -> _Folder:
 
 def _whole_record(content: bytes, name: str) -> RunRecord:
     """Raises ConfigError where another version wrote it; else as `read_record`."""
-    value = parsed(content)
+    value = parsed(content, RECORD_FILE)
     _check_schema(name, value["schema"])
     return read_record(value)
 
@@ -554,10 +552,10 @@ def _read_run(found: _Folder, read: Callable[[bytes, str], R]) -> Listed[R]:
             # The run may have finished between the two checks.
             content = _content(folder, RECORD_FILE)
             if content is None and (root := noted(folder)) is not None:
-                where = kept(root) if (root / folder.name).is_dir() else f"it was kept in {root}, which is not there"
+                where = kept(root) if (root / folder.name).is_dir() else f"it was kept in {root}, which does not exist"
                 return without_record("crashed", f"its result could not be written here: {where}")
             if content is None and marker is None and not (folder / CASE_FILE).exists():
-                return without_record("unreadable", f"it holds neither {CASE_FILE} nor {RECORD_FILE}")
+                return without_record("unreadable", f"the folder has neither {CASE_FILE} nor {RECORD_FILE}")
             if content is None:
                 return without_record(*_unfinished(cast(JsonObject | None, marker)))
         record = read(content, folder.name)
@@ -573,7 +571,7 @@ def _read_run(found: _Folder, read: Callable[[bytes, str], R]) -> Listed[R]:
     except ConfigError as error:
         return without_record("unreadable", str(error))
     except Exception as error:  # it may hold anything, and the other runs must be listed
-        return without_record("unreadable", f"damaged: {type(error).__name__}: {str(error)[:300]}")
+        return without_record("unreadable", f"damaged: {what_is_wrong(error)[:300]}; measure it again")
 
 
 def _read_study(found: _Folder) -> StoredStudy:
@@ -601,7 +599,7 @@ def _still_going_on(found: _Folder, so_far_s: float) -> str:
     problem = _newer_elsewhere(found)
     if problem is None:
         _, problem = _unfinished(cast(JsonObject | None, read_json(found.path / MARKER_FILE)))
-    return f"written after {so_far_s:.0f} s, before it had ended: {problem}"
+    return f"written after {so_far_s:.0f} s, before the run ended: {problem}"
 
 
 def _newer_elsewhere(found: _Folder) -> str | None:
@@ -620,7 +618,7 @@ def _doubt(found: _Folder, case: Case, record: bytes) -> str | None:
         content = _content(found.path, CASE_FILE)
         same = content is None or b'\n "case": ' + content.rstrip().replace(b"\n", b"\n ") + b",\n" in record
         if content is not None and not same and Case.from_json(parsed(content)) != case:
-            return f"{CASE_FILE} is of another run: not the case of {RECORD_FILE}"
+            return f"{CASE_FILE} belongs to another run: it differs from the case in {RECORD_FILE}"
     except (OSError, ValueError, TypeError) as error:
         return f"{CASE_FILE} cannot be read ({error}); {RECORD_FILE} holds the case too"[:300]
     return _newer_elsewhere(found)
@@ -631,6 +629,8 @@ class Store:
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root).absolute()
+        self.name = str(root)
+        """The folder as the caller named it, for messages."""
 
     def check_writable(self) -> None:
         """Check as `checks.check_writable` does. Raises ConfigError."""
@@ -690,7 +690,7 @@ class Store:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise ConfigError(f"cannot read the results folder {self.root}: {error.strerror}") from error
+            raise ConfigError(f"cannot read the results folder {self.name}: {error.strerror}") from error
 
     def studies(self) -> list[StoredStudy]:
         """Every study and comparison, oldest first; damaged and newer ones with their problem."""
@@ -778,25 +778,25 @@ class Store:
         if text == LATEST:
             newest = self._newest(("run",))
             if newest is None:
-                raise ConfigError(f"no finished run in {self.root}; measure one with `loaderbench run`")
+                raise ConfigError(f"no finished run in {self.name}; measure one with `loaderbench run`")
             return newest
         ids = self.ids_of(text)
         if len(ids) > 1:
             shown = ", ".join(ids[:5])
             more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
-            raise ConfigError(f"'{text}' begins {len(ids)} runs, give more of its name: {shown}{more}")
+            raise ConfigError(f"{len(ids)} runs begin with '{text}': give more of the id: {shown}{more}")
         if not ids and os.sep in text and Path(text).is_dir():
             return self._elsewhere(Path(text).resolve())
         found = self._folder(ids[0]) if ids else None
         if found is None or found.kind is None:
-            raise ConfigError(f"no run in {self.root} begins with '{text}'; `loaderbench list` shows them")
+            raise ConfigError(f"no run in {self.name} begins with '{text}'; `loaderbench list` shows the runs")
         return _read_run(found, _whole_record) if found.kind == "run" else _read_study(found)
 
     def _elsewhere(self, folder: Path) -> StoredRun | StoredStudy:
         """What is in a folder outside this store. Raises ConfigError where that is nothing."""
         found = replace(_looked_into(folder), is_in_store=False)
         if found.kind is None:
-            raise ConfigError(f"{folder} is a folder without a run; name a run of `loaderbench list`, or its folder")
+            raise ConfigError(f"{folder} holds no run: name a run that `loaderbench list` shows, or its folder")
         return _read_run(found, _whole_record) if found.kind == "run" else _read_study(found)
 
     def find(self, text: str) -> StoredRun:

@@ -62,15 +62,15 @@ class Tables(Mapping[str, "NDArray[Any]"]):
 
     def _read(self, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise ValueError(f"{member.filename} is compressed as loaderbench never does it")
+            raise ValueError(f"{member.filename} has a compression that loaderbench never uses")
         with archive.open(member) as file:
             shape, by_columns, dtype = _header(file)
             if dtype.kind not in KINDS or min(shape, default=0) < 0:
-                raise ValueError(f"{member.filename} is no table of numbers")
+                raise ValueError(f"{member.filename} is not a table of numbers")
             # An empty table counts by its other sides: what walks along them would not end.
             self._left -= dtype.itemsize * math.prod(max(side, 1) for side in shape)
             if self._left < 0:
-                raise ValueError(f"its tables take more than the {self._most:,} bytes that a file of its size may hold")
+                raise ValueError(f"its tables exceed {self._most:,} bytes, the limit for a file of its size")
             data = _exactly(file, dtype.itemsize * math.prod(shape), member.filename)
         return data.view(dtype).reshape(shape, order="F" if by_columns else "C")
 
@@ -84,7 +84,7 @@ def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         return np.lib.format.read_array_header_1_0(file)
     if version == (2, 0):
         return np.lib.format.read_array_header_2_0(file)
-    raise ValueError(f"there is no table of version {version}")
+    raise ValueError(f"a table has the unknown version {version}")
 
 
 def _exactly(file: Any, size: int, name: str) -> NDArray[np.uint8]:
@@ -95,11 +95,11 @@ def _exactly(file: Any, size: int, name: str) -> NDArray[np.uint8]:
     while at < size:
         chunk = file.read(min(CHUNK_BYTES, size - at))
         if not chunk:
-            raise ValueError(f"{name} is shorter than it says")
+            raise ValueError(f"{name} is shorter than its header says")
         data[at : at + len(chunk)] = np.frombuffer(chunk, np.uint8)
         at += len(chunk)
     if file.read(1):
-        raise ValueError(f"{name} is longer than it says")
+        raise ValueError(f"{name} is longer than its header says")
     return data
 
 
@@ -110,7 +110,7 @@ def open_descriptor(path: str | Path) -> tuple[int, int]:
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         os.close(descriptor)
-        raise ValueError(f"{os.path.basename(path)} is no file")
+        raise ValueError(f"{os.path.basename(path)} is not a regular file")
     return descriptor, found.st_size
 
 
@@ -138,9 +138,9 @@ def _check_directory(file: BinaryIO, size: int) -> None:
     tail = file.read()
     end, before = tail[-END:], tail[: len(tail) - END]
     if len(end) < END or not end.startswith(b"PK\5\6") or end[-2:] != b"\0\0":
-        raise ValueError("it is no archive of tables, or cut off")
+        raise ValueError("its file of tables is not an archive, or is cut off")
     if before.startswith(b"PK\6\7") or int.from_bytes(end[12:16], "little") > MOST_DIRECTORY_BYTES:
-        raise ValueError("it holds more tables than any run has")
+        raise ValueError("its file of tables holds more tables than any run has")
 
 
 def to_bytes(tables: Mapping[str, NDArray[Any]]) -> bytes:

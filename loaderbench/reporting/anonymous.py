@@ -94,7 +94,7 @@ class Anonymous:
         for kind in TOLD:
             known = list(self._names.get(kind, {}).items())
             lines += [f"{instead}: {name}" for name, instead in known[:MOST_TOLD]]
-            lines += [f"and {len(known) - MOST_TOLD} more of these"] if len(known) > MOST_TOLD else []
+            lines += [f"and {len(known) - MOST_TOLD} more"] if len(known) > MOST_TOLD else []
         return lines
 
     def _built(self, value: object, rule: Rule | None, key: str = "") -> object:
@@ -112,7 +112,7 @@ class Anonymous:
             return value if value.dtype.kind in "biuf" else None
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return self._built_dataclass(value)
-        raise TypeError(f"nobody said what of {type(value).__name__} may be given away")
+        raise TypeError(f"no rule says which fields of {type(value).__name__} may be published")
 
     def _built_dataclass(self, value: object) -> object:
         given = {}

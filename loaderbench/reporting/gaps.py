@@ -45,8 +45,8 @@ def _kernels(steps: KernelsPerStep | None) -> str:
         return fmt.NOT_MEASURED
     steady = "steady" if steps.steady else "not steady"
     return (
-        f"{fmt.number(steps.median)} ({steps.least:,} to {steps.most:,} in {steps.num_steps} steps): {steady}; "
-        f"{steps.num_outside:,} outside of the steps"
+        f"{fmt.number(steps.median)} ({steps.least:,} to {steps.most:,} in {steps.num_steps} steps): "
+        f"{steady}; {steps.num_outside:,} outside the steps"
     )
 
 

@@ -35,7 +35,7 @@ def print_list(runs: Sequence[ListedRun], console: Console | None = None, studie
     print_bullets(console, "Without a result", [fmt.clean(problem) for problem in without])
     doubts = [f"{run.run_id}: {run.problem}" for run in runs if run.problem is not None and run.record is not None]
     doubts += [f"{one.study_id}: {one.problem}" for one in studies if one.problem is not None and one.study is not None]
-    print_bullets(console, "With a result, but not whole", [fmt.clean(doubt) for doubt in doubts])
+    print_bullets(console, "With a result, but incomplete", [fmt.clean(doubt) for doubt in doubts])
 
 
 def _print_runs(runs: Sequence[ListedRun], names: Sequence[str], console: Console) -> None:
@@ -50,7 +50,7 @@ def _print_runs(runs: Sequence[ListedRun], names: Sequence[str], console: Consol
     columns = ("run", "case", "images/s", "result", *(["tag"] * tagged))
     _print_lines(columns, rows, console, cut={"case": 1.0, "tag": 0.3})
     if device:
-        console.print(styled(f"device, where none is named: {device}", "dim"))
+        console.print(styled(f"device, unless the case names one: {device}", "dim"))
 
 
 def _print_lines(

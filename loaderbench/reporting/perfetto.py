@@ -59,7 +59,7 @@ def trace_of_run(run: Run) -> Trace:
     """
     recording = run.recording
     if recording is None or not recording.segments:
-        raise ConfigError(f"{run.run_id} measured nothing that can be drawn")
+        raise ConfigError(f"{run.run_id} has no measured steps to draw")
     begun_ns = min(segment.opened_ns for segment in recording.segments)
     lanes = list(dict.fromkeys(segment.lane for segment in recording.segments))
     events: list[Event] = []
@@ -79,7 +79,7 @@ def trace_of_run(run: Run) -> Trace:
             "case": run.case.title,
             "clock": "perf_counter_ns, 0 is the start of the first window",
             "steps": f"{drawn} of {total} drawn: the first {MOST_STEPS} of each window",
-            "stages": "a worker's stages are sums over the images of its batch, laid end to end",
+            "stages": "a worker's stages are sums over the images of its batch, drawn one after the other",
         },
     )
 
@@ -92,7 +92,7 @@ def trace_of_split(facts: SplitFacts) -> Trace:
     """
     turns = facts.turns
     if turns is None:
-        raise ConfigError("no turn of this split was run")
+        raise ConfigError("this split has no turns to draw")
     events: list[Event] = [{"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "turns"}}]
     for number, member in enumerate(["whole batch", *(member.device for member in facts.members)]):
         name: Json = member if not number else f"{member} (member {number})"

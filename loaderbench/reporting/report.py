@@ -91,7 +91,7 @@ class Report:
             return f"What these models cost: {len(self.parts)} studies"
         about = list(dict.fromkeys(training(record) for record in self.records))
         what = about[0] if len(about) == 1 else f"{len(about)} workloads" if len(about) else "these runs"
-        return f"What limits {what}: {len(self.parts)} studies" if self.parts else "Runs that did not end well"
+        return f"What limits {what}: {len(self.parts)} studies" if self.parts else "Failed and interrupted runs"
 
     @property
     def when(self) -> str:
@@ -148,7 +148,7 @@ class Content:
         """Studies that have a part of their own: those of a kind that has one, unless all their runs are gone."""
         if not records and not self.own:
             why = f": {without[0][-1]}" if without else "; measure one with `loaderbench run`"
-            raise ConfigError(f"no finished run in {store.root.name}{why}")
+            raise ConfigError(f"no finished run in {store.name}{why}")
         self.folders = folders
         self.by_id = by_id
         compared = {run for study in self.own for run in study.runs if run in by_id}

@@ -232,7 +232,10 @@ def demand_lines(sizing: Sizing) -> list[str]:
         where = source.get(sizing.mean_file_source or "", "")
         lines.append(f"{fmt.size(demand.bytes_per_s, '/s')} at {fmt.size(sizing.mean_file_bytes)} a file, {where}.")
     if feed is None:
-        return [*lines, f"No stored run was joined: {sizing.no_feed}."]
+        return [
+            *lines,
+            f"The rates of loader and storage are unknown: {sizing.no_feed or 'the study used no stored run'}.",
+        ]
     if demand.cpus is None:
         lines.append(f"CPUs are unknown: {feed.no_cpu_s}.")
     else:

@@ -127,7 +127,7 @@ def _print_verification(advice: Sequence[Advice], console: Console) -> None:
     if not verified:
         return
     console.print()
-    table = Table(box=None, pad_edge=False, title=styled("Advice, run", "bold"), title_justify="left")
+    table = Table(box=None, pad_edge=False, title=styled("Advice, measured", "bold"), title_justify="left")
     table.add_column("advice", overflow="fold")
     for name in ("predicted", "measured", "error"):
         table.add_column(name, justify="right")
@@ -240,13 +240,13 @@ def _stages_and_capacities(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def _storage(storage: StorageFigures) -> str:
-    proof = "nothing to do, proven" if storage.idle_proof is not None else ""
+    proof = "idle, proven" if storage.idle_proof is not None else ""
     if storage.cache_state == "cold":
         by = "" if storage.cold_proof is None else f" by {storage.cold_proof}"
         proof = f"cold proven{by}" if storage.cold_proven else "cold not proven"
     moved = f"bytes read {NOT_MEASURED}" if storage.bytes_read is None else f"{fmt.size(storage.bytes_read)} read"
     if storage.expected_bytes is not None:
-        moved += f" of {fmt.size(storage.expected_bytes)} asked for"
+        moved += f" of {fmt.size(storage.expected_bytes)} requested"
     bandwidth, ceiling = storage.bandwidth_bytes_per_s, storage.ceiling
     before, after = storage.residency_fraction.before, storage.residency_fraction.after
     unseen = before is None and after is None
@@ -282,7 +282,7 @@ def _cpu(record: RunRecord) -> str:
     parts = [
         f"{fmt.percent(cpu.busy_fraction)} busy" if cpu.busy_fraction is not None else "",
         f"{fmt.duration(cpu.seconds_per_sample)} per image" if cpu.seconds_per_sample is not None else "",
-        f"workers hold {fmt.size(cpu.workers_pss_bytes)}" if cpu.workers_pss_bytes is not None else "",
+        f"workers use {fmt.size(cpu.workers_pss_bytes)}" if cpu.workers_pss_bytes is not None else "",
     ]
     return " · ".join(part for part in parts if part) or NOT_MEASURED
 

@@ -22,12 +22,12 @@ def evidence_lines(record: RunRecord) -> list[str]:
         lines.append(whose)
     if step is not None and loader is not None:
         gives, takes = fmt.number(loader.value), fmt.number(step.value)
-        lines.append(f"its loader gives {gives} samples/s; its steps take {takes} where the batch is there")
+        lines.append(f"its loader delivers {gives} samples/s; its steps take {takes} when the batch is ready")
     if record.stages is not None:
         of = {name: fmt.duration(record.stages.get(name) or 0.0) for name in ("read", "decode", "collate")}
         lines.append(
-            f"a sample takes its worker {of['decode']} of work in the data set, {of['read']} of waiting there for what "
-            f"it reads, and {of['collate']} of collate"
+            f"per sample a worker spends {of['decode']} working in the data set, {of['read']} waiting for "
+            f"reads there, and {of['collate']} in collate"
         )
     by_reader, read = record.storage_by_shadow, None if seen is None else seen.shadow
     if by_reader is not None and read is not None:
@@ -35,14 +35,14 @@ def evidence_lines(record: RunRecord) -> list[str]:
         warm_s = sum(one.warm_ns for one in read.reads) / len(read.reads) / 1e9
         ends = "" if by_reader.low is None else f" ({by_reader.low:.0%} to {by_reader.high:.0%})"
         lines.append(
-            f"a shadow reader took {fmt.duration(cold_s)} for a sample that was not read yet and "
-            f"{fmt.duration(warm_s)} for it again: {by_reader.value:.0%}{ends} of it is storage"
+            f"a shadow reader took {fmt.duration(cold_s)} to read a new sample and {fmt.duration(warm_s)} to "
+            f"read it again: {by_reader.value:.0%}{ends} of the first is storage"
         )
     waits, cpu = record.storage_by_processors, record.contention
     if waits is not None and cpu is not None and waits.high is not None:
         lines.append(
-            f"its processes and threads use {cpu.own:.2f} processors of {cpu.cpus}: its loader waits for what it reads "
-            f"in {waits.low or 0.0:.0%} to {waits.high:.0%} of its time"
+            f"its processes and threads use {cpu.own:.2f} of {cpu.cpus} CPUs: its loader waits for reads for "
+            f"{waits.low or 0.0:.0%} to {waits.high:.0%} of its time"
         )
     if wait is not None:
         lines.append(f"the script waits for data for {fmt.percent(wait.by_timeline.value)} of its steps' time")
@@ -52,7 +52,7 @@ def evidence_lines(record: RunRecord) -> list[str]:
     ]
     if seen is not None and seen.consumer_cpu_s is not None and record.step_time_s is not None:
         own, whole = fmt.duration(seen.consumer_cpu_s), fmt.duration(record.step_time_s.mean)
-        lines.append(f"the thread that takes the batches has a processor for {own} of a step's {whole}")
+        lines.append(f"the thread that takes the batches runs on a CPU for {own} of a step's {whole}")
     return lines
 
 
@@ -64,9 +64,8 @@ def _dose_line(one: DoseFigures, *, workers: int, on_device: bool) -> str:
     """By how much known delays lengthened the steps, and what that means."""
     response, where = one.response, "" if one.place == "host" else " on the device"
     low, high = response.low, response.high
-    grew = (
-        f"a known delay of {fmt.duration(one.delay_s)} in each step{where} lengthened it by {response.value:.0%} of it"
-    )
+    delay = fmt.duration(one.delay_s)
+    grew = f"a known delay of {delay} in each step{where} lengthened the step by {response.value:.0%} of the delay"
     if low is None or high is None:
         return grew
     grew += f" ({low:.0%} to {high:.0%})"
@@ -75,7 +74,7 @@ def _dose_line(one: DoseFigures, *, workers: int, on_device: bool) -> str:
         paces = "issuing the steps paces the run" if on_device else paces
         return f"{grew}: {paces if one.place == 'host' else 'the device paces the run'}"
     if high <= NEAR_ZERO:
-        return f"{grew}: {'what it waits for' if one.place == 'host' else 'something else'} paces the run"
+        return f"{grew}: {'the loader' if one.place == 'host' else 'something else'} paces the run"
     return grew
 
 
@@ -99,15 +98,17 @@ def time_lines(seen: WatchedFacts) -> list[str]:
         for of_one, one in zip(other_names, others, strict=True)
     ]
     left = seen.wall_s - sum(part for part, _ in parts)
-    parts.append((left, "between loaders and behind the last one"))
+    parts.append((left, "between loaders and after the last one"))
     told = [(part, text) for part, text in parts if part >= WORTH_A_LINE * seen.wall_s]
     lines = [f"{fmt.percent(part / seen.wall_s)}  {text}" for part, text in sorted(told, reverse=True)]
     if seen.so_far_s is not None:
-        lines.append(f"the script still ran when this was written, {fmt.duration(seen.so_far_s)} after its start")
+        lines.append(
+            f"the script was still running when this was written, {fmt.duration(seen.so_far_s)} after its start"
+        )
     if seen.num_bursts:
-        held = f"held {seen.num_bursts} times until the queue was full, {fmt.duration(seen.paused_s)} in all"
-        rested = f", and rested for {fmt.duration(seen.rested_s)} behind it" if seen.rested_s else ""
-        lines.append(f"the run was {held}; its workers went on meanwhile{rested}")
+        held = f"paused {seen.num_bursts} times until the queue was full, {fmt.duration(seen.paused_s)} in total"
+        rested = f", then rested for {fmt.duration(seen.rested_s)}" if seen.rested_s else ""
+        lines.append(f"the run was {held}; its workers kept working{rested}")
     return [*lines, *cost_lines(seen)]
 
 
@@ -117,8 +118,8 @@ def _steps(name: str, main: WatchedLoader, changed: WatchedLoader | None) -> str
     if changed is None:
         return f"{main.num_batches} steps of {name}, {waits}"
     return (
-        f"{main.num_batches + changed.num_batches} steps of {name}: {main.num_batches} before --apply, {waits}, "
-        f"and {changed.num_batches} behind it, {fmt.percent(_part(changed.seconds))} of it waiting"
+        f"{main.num_batches + changed.num_batches} steps of {name}: {main.num_batches} before --apply, "
+        f"{waits}, and {changed.num_batches} after it, {fmt.percent(_part(changed.seconds))} of it waiting"
     )
 
 
@@ -133,17 +134,17 @@ def cost_lines(seen: WatchedFacts) -> list[str]:
     if cost.windows_s:
         parts.append(f"{fmt.duration(cost.windows_s)} of readings")
     if seen.paused_s:
-        parts.append(f"{fmt.duration(seen.paused_s)} of holding it")
+        parts.append(f"{fmt.duration(seen.paused_s)} of pauses")
     if seen.rested_s:
-        parts.append(f"{fmt.duration(seen.rested_s)} of its workers' rest")
+        parts.append(f"{fmt.duration(seen.rested_s)} of workers' rest")
     if cost.delays_s:
         parts.append(f"{fmt.duration(cost.delays_s)} of delays")
     if cost.num_writes:
         times = f"{cost.num_writes} time{'s' * (cost.num_writes != 1)}"
-        parts.append(f"{fmt.duration(cost.writes_cpu_s)} of storing it {times} meanwhile")
+        parts.append(f"{fmt.duration(cost.writes_cpu_s)} of saving it {times}")
     if cost.line_s:
-        parts.append(f"{fmt.duration(cost.line_s)} of the line on the terminal")
-    return [f"the watch itself took at most {fmt.percent(own_s / seen.wall_s)} of this: {', '.join(parts)}"]
+        parts.append(f"{fmt.duration(cost.line_s)} of the status line")
+    return [f"watching took at most {fmt.percent(own_s / seen.wall_s)} of this: {', '.join(parts)}"]
 
 
 def note_lines(record: RunRecord) -> list[str]:
@@ -155,7 +156,7 @@ def note_lines(record: RunRecord) -> list[str]:
     if seen.applied is not None:
         lines.insert(0, _applied(record, seen, seen.applied))
     elif seen.not_applied is not None:
-        lines.insert(0, f"--apply changed nothing: {seen.not_applied}")
+        lines.insert(0, f"--apply made no change: {seen.not_applied}")
     return lines
 
 
@@ -166,12 +167,12 @@ def _applied(record: RunRecord, seen: WatchedFacts, applied: WatchedApplied) -> 
     if done is not None:
         measured = done.not_verified or fmt.speedup(done.measured_speedup)
         told += f": predicted {fmt.speedup(done.predicted_speedup)}, measured {measured}"
-    told += "; the figures above are those before it"
+    told += "; the figures above are from before the change"
     settings = seen.settings
     if settings is not None and "workers" in applied.change and settings.draws_random is not False:
         told += (
-            "; its samples draw random numbers (augmentation), and other workers draw others: losses differ by that, "
-            "the order of samples does not"
+            "; its samples draw random numbers (augmentation), and a new number of workers draws different "
+            "ones: losses differ slightly, the order of samples does not"
         )
     return told
 

@@ -58,7 +58,7 @@ class Beside:
 
         host, port = variables.get("MASTER_ADDR"), variables.get("MASTER_PORT", "")
         if host is None or not is_count(port):
-            self._lost("the launcher does not say where the ranks meet: set MASTER_ADDR and MASTER_PORT")
+            self._lost("the launcher sets no address where the ranks meet: set MASTER_ADDR and MASTER_PORT")
             return
         of_agent = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         number, timeout = int(port) + (not of_agent), timedelta(seconds=CONNECT_S)
@@ -78,7 +78,7 @@ class Beside:
         """The store, where the ranks can meet; None where they cannot (any more)."""
         if self._store is not None and any(one.number is None for one in self._files):
             self._left = self._store
-            self._lost("the script closed the connection of the ranks' watch")
+            self._lost("the script closed the connection between the watched ranks")
         return self._store
 
     # -- bursts ----------------------------------------------------------------------------------------------
@@ -88,12 +88,12 @@ class Beside:
         more: the ranks do not take the same steps."""
         if self.problem is None and self._stopped():
             return False
-        return self._agree(f"here/{number}", seconds, f"not all came to burst {number + 1} within {seconds:.3g} s")
+        return self._agree(f"here/{number}", seconds, f"not all reached burst {number + 1} within {seconds:.3g} s")
 
     def all_ready(self, number: int, *, full: bool) -> bool:
         """Whether the queues of all ranks are full; all go on together. `full`: this rank's."""
         if not full:
-            self.stop(f"the queue of rank {self.place.rank} was not full in time")
+            self.stop(f"the queue of rank {self.place.rank} did not fill in time")
         agreed = self._agree(f"ready/{number}", READY_S, f"not all were ready in burst {number + 1}")
         return agreed and not self._stopped() and full
 
@@ -104,14 +104,14 @@ class Beside:
             try:
                 self._store.set("stop", why)
             except RuntimeError as error:
-                self._lost(f"the place where the ranks met is gone ({_said(error)})")
+                self._lost(f"the server that connected the ranks is gone ({_said(error)})")
 
     def _stopped(self) -> bool:
         try:
             if self._meeting() is not None and self._store.check(["stop"]):
                 self.problem = self.problem or bytes(self._store.get("stop")).decode()
         except RuntimeError as error:
-            self._lost(f"the place where the ranks met is gone ({_said(error)})")
+            self._lost(f"the server that connected the ranks is gone ({_said(error)})")
         return self.problem is not None
 
     def _agree(self, name: str, seconds: float, otherwise: str) -> bool:
@@ -128,7 +128,7 @@ class Beside:
             self.stop(f"the ranks do not take the same steps: {otherwise}")
             return False
         except RuntimeError as error:
-            self._lost(f"the place where the ranks met is gone ({_said(error)})")
+            self._lost(f"the server that connected the ranks is gone ({_said(error)})")
             return False
         return True
 
@@ -141,7 +141,7 @@ class Beside:
             try:
                 self._store.compare_set("ended", "", json.dumps(asdict(end)))
             except RuntimeError as error:
-                self._lost(f"the place where the ranks met is gone ({_said(error)})")
+                self._lost(f"the server that connected the ranks is gone ({_said(error)})")
 
     def hand_over(self, part: bytes) -> tuple[list[bytes | None], RankEnd | None]:
         """Give what this rank saw to rank 0. There: what each gave, None where it did not within `patience_s`, and
@@ -158,7 +158,7 @@ class Beside:
             parts = [bytes(self._store.get(key)) if self._store.check([key]) else None for key in keys]
             ended = bytes(self._store.get("ended")) if self._store.check(["ended"]) else None
         except RuntimeError as error:
-            self._lost(f"the place where the ranks met is gone ({_said(error)})")
+            self._lost(f"the server that connected the ranks is gone ({_said(error)})")
             return [], None
         return parts, None if ended is None else RankEnd(**json.loads(ended))
 
@@ -194,4 +194,4 @@ def _serve_beside(host: str, port: int) -> None:
     with open(told, "rb") as answer:
         said = answer.read()
     if said != SERVES:
-        raise RuntimeError(said.decode() or "its server did not start")
+        raise RuntimeError(said.decode() or "the server for the ranks did not start")

@@ -55,7 +55,7 @@ def _memory_budget() -> int:
     """Bytes that a copy or a lock may take, from the free memory (MemAvailable) and what a cgroup's limit leaves."""
     free, reason = available_memory_bytes()
     if free is None:
-        raise UnavailableError(f"the machine's memory is not known: {reason}")
+        raise UnavailableError(f"the machine's free memory is unknown: {reason}")
     return int(MEMORY_FRACTION * free)
 
 
@@ -116,7 +116,9 @@ class RamCopy:
     def __enter__(self) -> RamCopy:
         shm = shm_bytes()
         if shm is None:
-            raise UnavailableError("there is no /dev/shm to hold images: mount a tmpfs there, or use --arms real")
+            raise UnavailableError(
+                "/dev/shm does not exist, so images cannot be kept in memory: mount a tmpfs there, or use --arms real"
+            )
         free = shm[1]
         budget = min(max(free - 2 * self._batch_bytes, free // 4), _memory_budget())
         self._memory_bytes = budget
@@ -252,8 +254,8 @@ class CacheKeeper:
             size, budget = int(self.files.sizes.sum()), _memory_budget()
             if size > budget:
                 raise ConfigError(
-                    f"--cache warm cannot hold {size / 1e9:,.1f} GB: {budget / 1e9:,.1f} GB of memory are free for it; "
-                    "use --cache cold, or a smaller data set"
+                    f"--cache warm cannot hold {size / 1e9:,.1f} GB: {budget / 1e9:,.1f} GB of memory are free; use "
+                    "--cache cold or a smaller data set"
                 ) from error
             self._caveats.append(Caveat("warm_not_locked", {"reason": str(error)}))
             self._read_all()
@@ -293,7 +295,7 @@ class CacheKeeper:
                         pass
             except OSError as error:
                 raise CaseFailed(
-                    f"{path} cannot be read any more ({error.strerror}): did the data set vanish?"
+                    f"{path} can no longer be read ({error.strerror}): was the data set removed?"
                 ) from error
 
         progress, total = self._foreseeing("reading the images into the page cache"), len(self.files)

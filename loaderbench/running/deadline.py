@@ -36,7 +36,7 @@ PHASES = {
     "model": "building the model",
     "ranks": "waiting for the other ranks",
     "loader": "building the loader",
-    "as_it_is": "measuring the data set as it is",
+    "as_it_is": "measuring the data set unmodified",
     "copy": "copying images into memory",
     "cache": "preparing the page cache",
     "first_batches": "starting the loader",
@@ -62,16 +62,16 @@ def told_before(cases: Sequence[Case]) -> list[str]:
     lines = []
     if any(nvml_ordinal(case.step.device) is not None for case in limited):
         lines.append(
-            "Python's imports, the model and CUDA's first step take 10 to 40 s where none of them was read from the "
-            "disk before; a run may take so much longer than --duration."
+            "The first start after boot takes 10 to 40 s longer than --duration: Python's imports, the model "
+            "and CUDA's first step read from disk."
         )
     quota = cpu_quota()
     slower = 1.0 if quota is None else max(1.0, 1.0 / quota.cpus)
     longer_s = moved_by_start_s(IMPORTS_S * slower) + BESIDE_S * (slower - 1.0)
     if limited and quota is not None and longer_s >= LEAST_MOVED_S:
         lines.append(
-            f"A cgroup quota allows {quota.cpus:g} processors, and Python's imports take up to {IMPORTS_S:g} s of one: "
-            f"a run may take {longer_s:.0f} s more than --duration and the usual {PROMISED_S:g} s."
+            f"A cgroup quota allows {quota.cpus:g} CPUs, and Python's imports take up to {IMPORTS_S:g} s of "
+            f"CPU time: a run may take {longer_s:.0f} s more than --duration and the usual {PROMISED_S:g} s."
         )
     return lines
 
@@ -112,7 +112,7 @@ class Deadline:
         """Seconds that work which cannot be cut short took beyond its share, as was said before it began."""
         if start_s is not None and (moved_s := moved_by_start_s(start_s)):
             self._named.add("imports")
-            self.extend(moved_s, f"Python took {start_s:.0f} s of slow processors to start")
+            self.extend(moved_s, f"Python took {start_s:.0f} s to start, because the CPUs are slow")
 
     def left_s(self) -> float:
         """Seconds until the deadline; 0 behind it."""

@@ -240,7 +240,7 @@ class Feeds:
         are no part of what a user's run costs."""
         pids: Callable[[], list[int]] | None = getattr(self.loader(Arm.REAL), "worker_pids", None)
         if pids is None:
-            self._worker_memory = (None, "the loader has no worker processes of its own, or does not tell them")
+            self._worker_memory = (None, "the loader has no worker processes, or does not report them")
         else:
             known = pids()
             self._worker_memory = pss_of(known) if known else (None, "the worker processes had ended")

@@ -265,7 +265,7 @@ def discover(iteration: Iteration, tracer: CallTracer) -> Found:
         iteration.run(calls=tracer)
     found = discovery.found(trains=iteration.trains)
     if not found.calls:
-        raise ConfigError("the model's forward pass calls no operation of PyTorch that could be timed")
+        raise ConfigError("the model's forward pass calls no PyTorch operation to time")
     return found
 
 
@@ -339,8 +339,8 @@ class Stopwatch:
         for num_calls, events, marks, host_ns in steps:
             if expected not in (None, num_calls):
                 raise ConfigError(
-                    f"the model's calls change from step to step ({expected}, then {num_calls}): "
-                    "its layers cannot be followed"
+                    f"the model's calls change from step to step ({expected}, then {num_calls}), so its layers cannot "
+                    "be timed"
                 )
             at = self._device.times_ns(events)
             marked = np.array(marks).reshape(-1, 2)

@@ -65,7 +65,7 @@ def sentence(end: RankEnd) -> str:
     """`rank 1 on node7 ended the run: … (it was last: …)`"""
     if end.rank is None:
         return end.what
-    last = f"; what it did last: {end.last}" if end.last else ""
+    last = f"; its last action: {end.last}" if end.last else ""
     return f"rank {end.rank} on {end.node} ended the run: {end.what}{last}"
 
 
@@ -74,8 +74,8 @@ def address_of(variables: Mapping[str, str], rank: Rank) -> tuple[str, int]:
     host, port = variables.get("MASTER_ADDR"), variables.get("MASTER_PORT", "")
     if host is None or not is_count(port):
         raise ConfigError(
-            f"{rank.launcher} started {rank.world_size} ranks, but not where they meet: set MASTER_ADDR to the name of "
-            "rank 0's node and MASTER_PORT to a free port of it (docs/ranks.md)"
+            f"{rank.launcher} started {rank.world_size} ranks but no address where they meet: set MASTER_ADDR "
+            "to the name of rank 0's node and MASTER_PORT to a free port there (docs/ranks.md)"
         )
     return host, int(port)
 
@@ -220,7 +220,7 @@ class Meeting:
                 if seconds is not None and time.monotonic() - begun > seconds:
                     gone = [key.rpartition("/")[2] for key in keys if not self._store.check([key])]
                     raise CaseFailed(
-                        f"the ranks {', '.join(gone)} of {self.ranks} did not come within {seconds:.0f} s"
+                        f"the ranks {', '.join(gone)} of {self.ranks} did not arrive within {seconds:.0f} s"
                     ) from None
             except RuntimeError as error:
                 self._end(self._no_place(error))
@@ -324,8 +324,8 @@ class Meeting:
     def _no_place(self, error: Exception) -> RankEnd:
         said = (str(error).strip().splitlines() or ["no message"])[0][:120]
         served = "rank 0's command" if self._of_launcher.launcher != "torchrun" else "torchrun's agent or rank 0"
-        return RankEnd(None, None, f"the place where the ranks meet, {self.host}:{self.port}, is gone ({said}): "
-                       f"did {served} end?", "")  # fmt: skip
+        what = f"the server that connects the ranks, {self.host}:{self.port}, is gone ({said}): did {served} end?"
+        return RankEnd(None, None, what, "")
 
     # -- the thread ------------------------------------------------------------------------------------------
 
@@ -397,15 +397,15 @@ class Meeting:
             file_wait = self._file_waits.look(process.pid) if looks else None
             if file_wait is not None and file_wait.seconds > FILE_S:
                 what = (
-                    f"its measuring process has waited for {file_wait.seconds:.0f} s for one file ({file_wait.call}): "
+                    f"its measuring process has waited {file_wait.seconds:.0f} s for one file ({file_wait.call}): "
                     "does its storage hang?"
                 )
             elif alive is not None and now - self._alive_at > SILENT_S:
                 what = f"no sign of life of its measuring process for {SILENT_S:.0f} s"
             elif alive is not None and (alive.waits_s or 0.0) > max(OVERDUE_S, OVERDUE * alive.longest_s):
                 what = (
-                    f"a step, or what comes before it, has not ended for {alive.waits_s:.0f} s, where none took longer "
-                    f"than {alive.longest_s:.2g} s before: does its storage hang?"
+                    f"its current step has taken {alive.waits_s:.0f} s, and no earlier one took more than "
+                    f"{alive.longest_s:.2g} s: does its storage hang?"
                 )
         return None if what is None else RankEnd(self.rank, self.nodes[self.rank], what, self._doing)
 

@@ -111,8 +111,8 @@ def follow_step(tracer: StepTracer, step: Step, seed: int, *, on_accelerator: bo
     except (RuntimeError, TypeError) as error:
         reason = (str(error).strip().splitlines() or ["no message"])[0]
         raise UnavailableError(
-            f"{step.model} cannot be traced without its values ({type(error).__name__}: {reason[:200]}): "
-            "its memory can be measured, not predicted"
+            f"{step.model} cannot be traced without values ({type(error).__name__}: {reason[:200]}): its "
+            "memory can be measured but not predicted"
         ) from error
 
 
@@ -130,7 +130,7 @@ def _built(step: Step, seed: int) -> ModelWorkload:
         if isinstance(error, ConfigError) and ":" not in step.model:
             raise  # torchvision's need no values to be checked
         workload = build()  # a user's model may need them
-    return of_pytorch(workload, step, "memory could be traced")
+    return of_pytorch(workload, step, "memory cannot be traced")
 
 
 def _group_updates(optimizer: torch.optim.Optimizer | None) -> None:

@@ -35,8 +35,8 @@ def of_pytorch(workload: Workload, step: Step, purpose: str) -> ModelWorkload:
     """The workload, which is a model of PyTorch.
 
     Raises:
-        ConfigError: it is none, "whose memory could be measured": the words behind `whose` are `purpose`.
+        ConfigError: it is not a PyTorch model, "so its memory cannot be measured": the words after `its` are `purpose`.
     """
     if not isinstance(workload, ModelWorkload):
-        raise ConfigError(f"--model {step.model} is not a PyTorch model, whose {purpose}")
+        raise ConfigError(f"--model {step.model} is not a PyTorch model, so its {purpose}")
     return workload

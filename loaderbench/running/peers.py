@@ -119,7 +119,7 @@ def _peers_needed() -> Iterator[None]:
         yield
     except RuntimeError as error:  # what gloo and the store raise
         said = (str(error).strip().splitlines() or ["no message"])[0]
-        raise PeerGone(f"a rank that this one waited for is gone ({said[:200]})") from error
+        raise PeerGone(f"this rank waited for another one, which is gone ({said[:200]})") from error
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def rank_of(variables: Mapping[str, str]) -> Rank | None:
         except ValueError:
             raise ConfigError(f"{launcher}'s variables are not whole numbers: {stated}") from None
         if not (0 <= rank < world_size and 0 <= local_rank < world_size):
-            raise ConfigError(f"{launcher}'s variables name no rank: {stated}")
+            raise ConfigError(f"{launcher}'s variables give no valid rank: {stated}")
         return Rank(rank, world_size, local_rank, launcher)
     return None
 

@@ -78,11 +78,13 @@ def part_of(data: DataSet, case: Case) -> DataSet:
         return data
     if data.shards is not None:
         raise ConfigError(
-            f"several ranks share single files, and --loader {case.feed.loader} reads containers: give another loader"
+            f"--loader {case.feed.loader} reads container files, which ranks cannot share: use another loader"
         )
     rank, ranks = map(int, case.subject.shard.split("/"))
     if len(data.images) < ranks:
-        raise ConfigError(f"{case.subject.dataset} has {len(data.images)} images, fewer than the {ranks} ranks")
+        raise ConfigError(
+            f"{case.subject.dataset} has {len(data.images)} images for {ranks} ranks: use a larger set or fewer ranks"
+        )
     return DataSet(data.images.select(np.arange(rank, len(data.images), ranks)))
 
 

@@ -101,7 +101,7 @@ class Signs:
 
 
 def not_known(why: str) -> Rough:
-    return Rough(Verdict("undetermined"), f"not known yet: {why}")
+    return Rough(Verdict("undetermined"), f"unknown so far: {why}")
 
 
 def _either(*causes: Cause) -> Verdict:
@@ -132,9 +132,9 @@ def by_signs(signs: Signs, device_s: float | None, *, reads_files: bool = True, 
     if not reads_files:
         return Rough(Verdict("prep"), seen) if signs.num_steps else not_known(seen)
     if signs.work_s is None:
-        return Rough(_either("storage", "prep"), f"{seen}; this kernel does not tell who works")
+        return Rough(_either("storage", "prep"), f"{seen}; this kernel does not report which thread runs")
     least, most = (one / (signs.lanes * signs.seconds) for one in signs.work_s)
-    seen += f"; workers want processors {most:.0%}"
+    seen += f"; workers need a CPU {most:.0%} of the time"
     if most <= IDLE and by_processors:
         return Rough(Verdict("storage"), seen)
     if least < BUSY:
@@ -142,7 +142,7 @@ def by_signs(signs: Signs, device_s: float | None, *, reads_files: bool = True, 
     if not signs.num_steps:
         return not_known(seen)  # workers that have not handed over anything may still be starting
     if signs.queued_part >= QUEUED:
-        return Rough(_either("prep", "contention"), f"{seen}, and wait for one {signs.queued_part:.0%} of that")
+        return Rough(_either("prep", "contention"), f"{seen}, and wait for it {signs.queued_part:.0%} of that")
     return Rough(Verdict("prep"), seen)
 
 

@@ -97,7 +97,7 @@ def most_steps(case: Case, data: DataSet, arms: Sequence[Arm], fewest: int, *, o
         return sys.maxsize
     total = int(data.files.sizes.sum())
     if case.subject.cache == "warm" and total > most:
-        raise ConfigError(f"--cache warm reads all of the data set once, {total:,} bytes: raise --max-bytes")
+        raise ConfigError(f"--cache warm reads the whole data set once, {total:,} bytes: raise --max-bytes")
     num_arms = sum(arm.touches_storage for arm in arms)
     segments = 1 if once else max(1, num_arms) * TARGET_ROUNDS
     batch_bytes = data.sample_page_bytes * case.step.batch_size
@@ -108,8 +108,8 @@ def most_steps(case: Case, data: DataSet, arms: Sequence[Arm], fewest: int, *, o
     if steps < least:
         needed = segments * batch_bytes * (least + ahead) / ARMS_PART
         raise ConfigError(
-            f"--max-bytes {most} is too little for {segments} windows of {least} batches each: "
-            f"give at least {needed / 1e6:,.0f}M, or a smaller --batch-size, fewer --workers, or --arms real"
+            f"--max-bytes {most} is too small for {segments} windows of {least} batches each: give at least "
+            f"{needed / 1e6:,.0f}M, or a smaller --batch-size, fewer --workers, or --arms real"
         )
     return steps
 

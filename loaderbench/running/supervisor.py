@@ -100,7 +100,9 @@ class Child(Process):
         while not self.pipe.poll(LOOK_S):
             if is_over():
                 self._stuck = True
-                raise JobFailed(Failure("CaseFailed", "the measuring process does not end: it waits for its storage"))
+                raise JobFailed(
+                    Failure("CaseFailed", "the measuring process does not end because it waits for its storage")
+                )
             if time.monotonic() > until:
                 return False
         return True
@@ -313,7 +315,7 @@ def _heard_by(ranked: Ranked, on_message: Report) -> Report:
 
 DEATH_HINTS = {
     "SIGKILL": " (out of memory? try a smaller --batch-size)",
-    "SIGINT": " (OpenBLAS ends so where it may start no more threads: `ulimit -u`)",
+    "SIGINT": " (OpenBLAS ends this way if it cannot start threads: `ulimit -u`)",
     "SIGTERM": "",
     "SIGXCPU": " (`ulimit -t`)",
 }

@@ -399,7 +399,7 @@ class Windows:
         try:
             storage = self.storage.read()
         except UnavailableError as error:
-            raise CaseFailed(f"the storage vanished while it was measured: {error}") from error
+            raise CaseFailed(f"the storage became unreadable while it was measured: {error}") from error
         return Readings(storage, _read_characters(), tree_read_bytes(os.getpid()))
 
     def _storage_window(

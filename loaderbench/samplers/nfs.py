@@ -238,7 +238,7 @@ def delta(before: NfsMount, after: NfsMount, wall_s: float) -> NfsDelta:
     grown = {name: value - before.bytes.get(name, 0) for name, value in after.bytes.items()}
     ops = {name: op - before.ops[name] if name in before.ops else op for name, op in after.ops.items()}
     if any(value < 0 for value in grown.values()) or any(op.ops < 0 for op in ops.values()):
-        raise ValueError(f"the counters of {after.mount_point} went back: it was mounted again between the readings")
+        raise ValueError(f"the counters of {after.mount_point} went down: it was mounted again between the readings")
     return NfsDelta(
         wall_s=wall_s,
         bytes={name: value for name, value in grown.items() if value},

@@ -110,7 +110,7 @@ def find_device(nvml: Any, ordinal: int, visible: str | None) -> Any:
         entries = [entry.strip() for entry in visible.split(",")]
         if ordinal >= len(entries):
             raise UnavailableError(
-                f"cuda:{ordinal} is not there: CUDA_VISIBLE_DEVICES={short(visible)} shows {len(entries)} device(s)"
+                f"cuda:{ordinal} does not exist: CUDA_VISIBLE_DEVICES={short(visible)} shows {len(entries)} device(s)"
             )
         wanted = entries[ordinal]
     try:
@@ -148,7 +148,7 @@ def process_memory_bytes(ordinal: int, pid: int, nvml: Any = None) -> int:
     own = [process for process in listed if process.pid == pid] or (listed if len(listed) == 1 else [])
     if not own:
         raise UnavailableError(
-            f"NVML lists {len(listed)} processes on this GPU and not PID {pid}: share the host's PIDs (`--pid host`)"
+            f"NVML lists {len(listed)} processes on this GPU but not PID {pid}: share the host's PIDs (`--pid host`)"
         )
     if own[0].usedGpuMemory is None:
         raise UnavailableError("NVML does not report the memory of processes on this GPU (MIG or WSL)")
@@ -391,7 +391,7 @@ class NvmlSampler:
         try:
             query.call()
         except self._nvml.NVMLError as error:
-            self._lose(query, f"is not available on this GPU ({error}); needs a newer GPU or driver, or no MIG")
+            self._lose(query, f"is not available on this GPU ({error}); it needs a newer GPU or driver, or MIG off")
             return False
         if self._clock() - begun_s > SLOW_FIELD_S:
             query.interval_s = SLOW_INTERVAL_S

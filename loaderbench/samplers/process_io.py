@@ -118,7 +118,7 @@ def parse_pss(text: bytes) -> int:
     for line in text.splitlines():
         if line.startswith(b"Pss:"):
             return int(line.split()[1]) * 1024
-    raise ValueError("smaps_rollup without a Pss line")
+    raise ValueError("smaps_rollup has no Pss line")
 
 
 def pss_of(pids: Sequence[int]) -> tuple[int | None, str | None]:
@@ -362,7 +362,7 @@ class ProcessTreeSampler:
         self._with_pss = self._probe(
             f"{folder}/smaps_rollup",
             parse_pss,
-            "memory without double counting (PSS) is not known, only RSS",
+            "memory without double counting (PSS) is unknown, only RSS is known",
             "run as the user who owns the process, on Linux 4.14 or newer",
         )
         self._with_children_files = _tells_children()

@@ -33,18 +33,18 @@ def storage_sampler(file_system: FileSystem) -> DiskSampler | NfsSampler:
         return DiskSampler(file_system.device)
     if file_system.is_memory:
         raise UnavailableError(
-            f"storage bytes are not counted: {file_system.mount_point} is {file_system.type}, held in memory, "
-            "with no storage behind it; put the data set on a disk or NFS to measure storage"
+            f"storage bytes are not counted: {file_system.mount_point} is {file_system.type}, which is in "
+            "memory; put the data set on a disk or NFS to measure storage"
         )
     if file_system.is_fuse:
         raise UnavailableError(
-            f"storage bytes are not counted: {file_system.mount_point} is served by a FUSE daemon, whose reads no "
-            "kernel counter ties to this run (/proc/PID/io shows 0); mount the store with NFS, or read the daemon's "
-            "own statistics"
+            f"storage bytes are not counted: {file_system.mount_point} is served by a FUSE daemon, and no "
+            "kernel counter assigns its reads to this run (/proc/PID/io shows 0); mount the store with NFS, "
+            "or read the daemon's own statistics"
         )
     raise UnavailableError(
-        f"storage bytes are not counted: {file_system.reason or 'no device behind the path'}; "
-        "put the data set on a local disk or an NFS mount that this process can see"
+        f"storage bytes are not counted: {file_system.reason or 'the path has no device'}; put the data "
+        "set on a local disk or an NFS mount that this process can see"
     )
 
 
@@ -108,7 +108,7 @@ def _behind_all(files: Sequence[str]) -> FileSystem:
     if len(found) == 1:
         return found.pop()
     points = ", ".join(sorted(one.mount_point for one in found))
-    return FileSystem("several", "several", None, "", "", (), f"the files lie on several file systems ({points})")
+    return FileSystem("several", "several", None, "", "", (), f"the files are on several file systems ({points})")
 
 
 def samplers_for(case_path: str | Path, root_pid: int, gpu: int | None) -> tuple[list[Sampler], list[Caveat]]:

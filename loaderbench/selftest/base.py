@@ -81,7 +81,7 @@ def check_dataset_dir(dataset_dir: str | os.PathLike[str]) -> str:
     """
     path = Path(dataset_dir).absolute()
     if not path.is_dir():
-        raise ConfigError(f"{path} is not a folder; give the image tree that the bed is to serve")
+        raise ConfigError(f"{path} is not a folder; give the image tree for the test bed to serve")
     return str(path)
 
 
@@ -231,7 +231,7 @@ def dismantle(resources: Resources) -> None:
         for group, heir in resources.cgroups:
             _remove_cgroup(group, heir)
         if any(point.startswith(resources.folder + os.sep) for point in mount_points()):
-            raise CaseFailed(f"something is still mounted below {resources.folder}")
+            raise CaseFailed(f"a file system is still mounted below {resources.folder}")
         if Path(resources.folder).is_dir():
             shutil.rmtree(resources.folder)
     except (OSError, UnavailableError) as error:
@@ -260,7 +260,7 @@ def clean_leftovers() -> list[str]:
             except CaseFailed as error:
                 told.append(str(error))
             else:
-                told.append(f"removed {resources.bed} left by process {resources.owner_pid}")
+                told.append(f"removed {resources.bed}, which process {resources.owner_pid} left")
     return told
 
 

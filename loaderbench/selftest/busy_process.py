@@ -18,7 +18,7 @@ def main() -> None:
     """Say `busy`, then work until killed."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(sys.argv[1]):
-        sys.exit("the process that wanted this one is gone")
+        sys.exit("the process that started this one is gone")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at a terminal: who started it decides
     print("busy", flush=True)
     while True:

@@ -139,7 +139,7 @@ def _die_with(parent_pid: int) -> None:
     """Let the kernel end this process (libfuse unmounts on SIGTERM) when the thread that started it ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent_pid:
-        sys.exit("the process that wanted this mount is gone")
+        sys.exit("the process that made this mount is gone")
 
 
 def main() -> None:

@@ -152,7 +152,7 @@ def slow_fuse(
         if value is not None and min(value if isinstance(value, tuple) else (value,)) <= 0:
             raise ConfigError(f"{name} of slow_fuse must be positive, not {value}")
     if tail is not None and tail[0] > 1:
-        raise ConfigError(f"the part of the files in tail of slow_fuse must be 1 at most, not {tail[0]}")
+        raise ConfigError(f"the fraction of files in tail of slow_fuse must be at most 1, not {tail[0]}")
     if stall is not None and stall[1] >= stall[0]:
         raise ConfigError(f"a stall of slow_fuse must be shorter than its period, unlike {stall}")
     tree = check_dataset_dir(dataset_dir)

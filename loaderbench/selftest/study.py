@@ -314,7 +314,7 @@ def _asked_for(scenario: Scenario | Combination, only: Sequence[str]) -> bool:
 
 def _line(outcome: ScenarioOutcome) -> str:
     mark = "ok" if is_right(outcome) else "WRONG" if is_confidently_wrong(outcome) else "-"
-    told = "" if outcome.detail_true is None else f" ({outcome.detail_true}: {outcome.detail or 'not told'})"
+    told = "" if outcome.detail_true is None else f" ({outcome.detail_true}: {outcome.detail or 'unknown'})"
     return (
         f"{outcome.name:<40} truth {outcome.truth:<10} {outcome.true_speedup:5.2f}x  "
         f"verdict {outcome.verdict:<13} {mark}{told}"

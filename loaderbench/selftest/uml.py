@@ -38,9 +38,7 @@ def check_available() -> None:
         UnavailableError: a missing package, or a processor that it does not exist for or does not run on.
     """
     if os.uname().machine not in ("x86_64", "i686"):
-        raise UnavailableError(
-            f"uml_nfs needs an x86 processor: User-Mode Linux does not exist for {os.uname().machine}"
-        )
+        raise UnavailableError(f"uml_nfs needs an x86 CPU: User-Mode Linux does not exist for {os.uname().machine}")
     find_program("linux.uml", "user-mode-linux")
     if not Path(MODULES_FOLDER).is_dir():
         raise UnavailableError(f"uml_nfs needs {MODULES_FOLDER}; install the Debian package user-mode-linux")
@@ -70,8 +68,8 @@ def preloaded() -> Path | None:
                 file.write(json.dumps(found).encode())
     if found["panic"] is not None:
         raise UnavailableError(
-            f"User-Mode Linux does not run on this processor ({found['panic']}); "
-            "install user-mode-linux 6.13 or newer, or take another machine"
+            f"User-Mode Linux does not run on this CPU ({found['panic']}); install user-mode-linux 6.13 or "
+            "newer, or use another machine"
         )
     return _build_library() if found["preload"] else None
 
@@ -96,7 +94,7 @@ def _build_library() -> Path:
         return native.build(REGISTERS_SOURCE)
     except UnavailableError as error:
         raise UnavailableError(
-            f"User-Mode Linux needs a library to run on this processor, which cannot be built: {error}"
+            f"User-Mode Linux needs a library on this CPU, and it cannot be built: {error}"
         ) from error
 
 

@@ -108,9 +108,9 @@ def _table(times: Times, batch: int) -> NDArray[np.float64]:
     """[members, batch + 1]. Raises ValueError for times that break the contract above."""
     table = np.array([row[: batch + 1] for row in times], dtype=np.float64)
     if batch < 1 or table.ndim != 2 or table.shape[1] != batch + 1:
-        raise ValueError(f"a batch of {batch} needs a member or more, each with times for 0 to {batch} images")
+        raise ValueError(f"a batch of {batch} needs at least one member, each with times for 0 to {batch} images")
     if table[:, 0].any() or not (table >= 0).all():
-        raise ValueError("times are 0 for no image, and never less than 0 or NaN")
+        raise ValueError("times must be 0 for 0 images, and never below 0 or NaN")
     return table
 
 

@@ -98,14 +98,16 @@ def read(path: Path, subject: TableSubject) -> TimesTable:
         raise ConfigError(f"cannot read the table {path}: {getattr(error, 'strerror', None) or error}") from error
     lines = [(number, line) for number, line in enumerate(content.splitlines(), start=1) if line.strip()]
     if not lines:
-        raise ConfigError(f"{path} is empty: delete it, and its times are measured again")
+        raise ConfigError(f"{path} is empty: delete it to measure its times again")
     _check_subject(path, *lines[0], subject)
     found: dict[Key, tuple[int, SplitTime]] = {}
     for number, line in lines[1:]:
         entry = _entry(path, number, line)
         first, _ = found.setdefault(_key(entry), (number, entry))
         if first != number:
-            raise ConfigError(f"{path}, line {number}: the same device, company and size as line {first}; delete one")
+            raise ConfigError(
+                f"{path}, line {number}: the same device, companions and size as on line {first}; delete one of them"
+            )
     return TimesTable(path, subject, _sorted([entry for _, entry in found.values()]))
 
 
@@ -137,8 +139,8 @@ def drop(path: Path, subject: TableSubject, device: str, batch_size: int | None 
         rest = tuple(one for one in table.entries if one.device != device or batch_size not in (None, one.batch_size))
         if len(rest) == len(table.entries):
             what = device if batch_size is None else f"{device} at batch {batch_size}"
-            known = ", ".join(sorted({one.device for one in table.entries})) or "nothing"
-            raise ConfigError(f"{path} has no time of {what}; it has times of {known}")
+            known = ", ".join(sorted({one.device for one in table.entries})) or "no device"
+            raise ConfigError(f"{path} has no times of {what}; it has times of {known}")
         changed = replace(table, entries=rest)
         _write(changed)
     return changed
@@ -184,14 +186,14 @@ def _check_subject(path: Path, number: int, line: bytes, wanted: TableSubject) -
             raise ValueError(f"version must be a whole number, not {short(version)!r}")
         if version > VERSION:
             raise ConfigError(
-                f"{path} is of version {short(version)}, this loaderbench reads {VERSION}: update it, or give other "
-                "--results"
+                f"{path} has version {short(version)}, and this loaderbench reads {VERSION}: upgrade loaderbench, or "
+                "give other --results"
             )
         found = plain.from_json(TableSubject, head["times_of"])
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f'{path}, line {number}: {_why(error)}; expected {{"version": {VERSION}, "times_of": {{…}}}}. '
-            "Delete the file, and its times are measured again"
+            "Delete the file to measure its times again"
         ) from error
     for what, theirs, ours in zip(SUBJECT_WORDS, _facts(found), _facts(wanted), strict=True):
         if theirs != ours:
@@ -231,8 +233,6 @@ def _entry(path: Path, number: int, line: bytes) -> SplitTime:
 
 
 def _why(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"no JSON ({error.msg} at column {error.colno})"
     return f"it lacks {error}" if isinstance(error, KeyError) else str(error)
 
 
@@ -243,6 +243,6 @@ def _check(entry: SplitTime) -> None:
     if entry.outcome == "ok" and not (entry.seconds is not None and 0 < entry.seconds < math.inf):
         raise ConfigError(f"seconds must be more than 0, not {entry.seconds}")
     if entry.outcome != "ok" and entry.seconds is not None:
-        raise ConfigError(f"seconds must be null where the outcome is {entry.outcome}")
+        raise ConfigError(f"seconds must be null if the outcome is {entry.outcome}")
     if entry.low is not None and entry.high is not None and not 0 < entry.low <= entry.high:
-        raise ConfigError(f"low and high must be more than 0, low the less, not {entry.low} and {entry.high}")
+        raise ConfigError(f"low and high must be more than 0, and low at most high, not {entry.low} and {entry.high}")

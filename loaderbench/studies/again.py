@@ -53,26 +53,26 @@ def study_again(study: StudyRecord, store: Store) -> Again:
 
 def save(again: Again) -> None:
     """Replace the stored record by that of today's rules. Raises CaseFailed where it cannot be written."""
-    assert again.record is not None and again.folder is not None, "a study, or nothing to save"
+    assert again.record is not None and again.folder is not None, "a study has no record to save"
     RunFolder(again.record.run_id, Path(again.folder), again.record.started_at).write_record(again.record)
 
 
 def load_run(run: str | os.PathLike[str], results: str | os.PathLike[str] = RESULTS) -> Run:
-    """A complete stored run: case, recording, samples, environment.
+    """Load a complete stored run: case, recording, samples, environment.
 
     Args:
-        run: its folder; or its id, a unique start of it, or `latest`, in `results`.
+        run: its folder; or its id, a unique prefix of it, or `latest`, in `results`.
 
     Raises:
-        ConfigError: there is none, or its facts are missing or damaged.
+        ConfigError: there is no such run, or its facts are missing or damaged.
     """
     return read_run(run) if run != LATEST and Path(run).is_dir() else Store(results).load_run(str(run))
 
 
 def analyze(run: Run | str | os.PathLike[str], results: str | os.PathLike[str] = RESULTS) -> RunRecord:
-    """The record of a run by today's rules: `loaderbench analyze` for Python. Measures and stores nothing.
+    """Judge a stored run by today's rules: `loaderbench analyze` for Python. This neither measures nor stores.
 
-    `run`: as `load_run` gives it, or what `load_run` takes. Raises ConfigError as it does.
+    `run`: a run from `load_run`, or an argument for it. Raises ConfigError as `load_run` does.
     """
     return judged(run if isinstance(run, Run) else load_run(run, results))
 

@@ -44,17 +44,16 @@ def plan_capacity(dataset: str, options: StudyOptions, asked: CapacityOptions) -
             files, or too few images.
     """
     if not 0 < asked.au < 1:
-        raise ConfigError(f"--au is a fraction above 0 and below 1, such as 0.9, not {asked.au:g}")
+        raise ConfigError(f"--au must be a fraction between 0 and 1, such as 0.9, not {asked.au:g}")
     if not 1 <= asked.max_ranks <= MOST_RANKS:
-        raise ConfigError(f"--max-ranks is from 1 to {MOST_RANKS}, not {asked.max_ranks}")
+        raise ConfigError(f"--max-ranks must be from 1 to {MOST_RANKS}, not {asked.max_ranks}")
     check_seconds("--duration", asked.duration)
     check_range("--steps", asked.steps, 1)
     options.require_single("capacity", *ONE_OF_EACH)
     options = options.changed(arms=Arm.REAL.value, duration=asked.duration, seed=asked.seed)
     if options.device != "auto" and traits_of(options.device).computes:
         raise ConfigError(
-            f"capacity starts many ranks on one machine, each with an emulated device: give --device emulated, not "
-            f"{options.device}"
+            f"capacity needs an emulated device for each rank: use --device emulated, not {options.device}"
         )
     (case,) = planned(options, find_data_sets(dataset, options))
     _check_case(case)
@@ -66,8 +65,9 @@ def plan_capacity(dataset: str, options: StudyOptions, asked: CapacityOptions) -
     needed = asked.max_ranks * case.step.batch_size
     if len(images) < needed:
         raise ConfigError(
-            f"{asked.max_ranks} ranks of batch {case.step.batch_size} need {needed:,} images, and {dataset} has "
-            f"{len(images):,}: give a larger set, or {_fewer(len(images), case.step.batch_size, asked.max_ranks)}"
+            f"{asked.max_ranks} ranks of batch {case.step.batch_size} need {needed:,} images, and {dataset} "
+            f"has {len(images):,}: use a larger set, or "
+            f"{_fewer(len(images), case.step.batch_size, asked.max_ranks)}"
         )
     behind = storage_behind(first_image(case.subject.dataset) or case.subject.dataset)
     facts = CapacityFacts(
@@ -98,10 +98,10 @@ def _check_case(case: Case) -> None:
     traits = plugins.LOADERS.find(case.feed.loader).traits
     if not traits.reads_files or traits.format is not None or traits.needs_gpu:
         raise ConfigError(
-            f"capacity gives each rank its own image files, which --loader {case.feed.loader} does not read from the "
-            "processors: use serial, multiprocess or threaded"
+            f"--loader {case.feed.loader} does not read image files on the CPU, as capacity needs: use "
+            "serial, multiprocess or threaded"
         )
     if case.subject.cache == "warm":
-        raise ConfigError("--cache warm would measure memory, not the storage: use cold or as-is")
+        raise ConfigError("--cache warm measures memory, not the storage: use cold or as-is")
     if case.step.input_size is None and case.subject.resolution is None:
-        raise ConfigError("--input-size full has no known size here: give --res N, or --input-size N")
+        raise ConfigError("--input-size full needs images of a known size: give --res N or --input-size N")

@@ -29,16 +29,16 @@ def compare_data_sets(
     on_message: OnMessage = unwatched,
     **options: Any,
 ) -> Comparison:
-    """Measure two data sets that hold the same files in turn: `loaderbench compare` for Python.
+    """Measure in turn two data sets that hold the same files: `loaderbench compare` for Python.
 
     Args:
-        targets: label → folder or name, two of them: `{"nvme": "/data/set", "nfs": "/mnt/nfs/set"}`.
-        rounds: how often both are measured in turn.
+        targets: two labels with their folder or name: `{"nvme": "/data/set", "nfs": "/mnt/nfs/set"}`.
+        rounds: number of rounds; each measures both.
         results, say, on_message, options: as in `loaderbench.run`.
 
     Raises:
-        ConfigError: an option is unknown or wrong, a data set is not there, or they do not hold the same files.
-        KeyboardInterrupt: the user ends it; what was measured is stored.
+        ConfigError: an option is unknown or wrong, a data set does not exist, or the two hold different files.
+        KeyboardInterrupt: the user interrupts it; the runs measured so far are stored.
     """
     asked = read_options(options, of="compare")
     asked.require_single("compare", *ONE_OF_EACH)

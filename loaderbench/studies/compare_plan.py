@@ -30,7 +30,7 @@ def parse_targets(texts: Sequence[str]) -> list[tuple[str, str]]:
         label, separator, dataset = text.partition("=")
         if not separator or not label.strip() or not dataset:
             raise ConfigError(
-                f"compare takes NAME=DATASET twice, such as nvme=/data/set nfs=/mnt/nfs/set, not '{text}'"
+                f"compare needs NAME=DATASET twice, such as nvme=/data/set nfs=/mnt/nfs/set, not '{text}'"
             )
         targets.append((label.strip(), dataset))
     _check_targets(targets)
@@ -39,7 +39,7 @@ def parse_targets(texts: Sequence[str]) -> list[tuple[str, str]]:
 
 def _check_targets(targets: Sequence[tuple[str, str]]) -> None:
     if len(targets) != 2 or targets[0][0] == targets[1][0]:
-        raise ConfigError("compare takes two data sets of different names: nvme=/data/set nfs=/mnt/nfs/set")
+        raise ConfigError("compare needs two different names: nvme=/data/set nfs=/mnt/nfs/set")
 
 
 def _check_apart(folders: Sequence[str], labels: Sequence[str]) -> None:
@@ -48,7 +48,7 @@ def _check_apart(folders: Sequence[str], labels: Sequence[str]) -> None:
     firsts = [first_image(folder) or folder for folder in folders]
     if os.path.samefile(*firsts):  # noqa: PTH121
         raise ConfigError(
-            f"{labels[0]} and {labels[1]} are the same files ({firsts[0]}): give a copy of them on each of two storages"
+            f"{labels[0]} and {labels[1]} are the same files ({firsts[0]}): put a copy on each of the two storages"
         )
 
 
@@ -151,7 +151,7 @@ def plan_data_sets(
     in_turn(as_is, sides, options.cache or ["as-is"], most)  # refused before files are read to compare them
     from loaderbench.images.same_files import HASHED_BYTES, check_same_files  # late: it needs numpy
 
-    on_note(f"looking whether {' and '.join(labels)} hold the same files")
+    on_note(f"checking that {' and '.join(labels)} hold the same files")
     same = check_same_files(folders, labels, HASHED_BYTES if most is None else min(HASHED_BYTES, most // 10))
     if most is not None:
         most -= same.hashed_bytes

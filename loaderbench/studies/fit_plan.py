@@ -10,7 +10,7 @@ from loaderbench.cases.study import check_choice
 from loaderbench.errors import ConfigError
 from loaderbench.studies.model import memory_limit, plan_model
 
-EMULATED = "an emulated device builds no model: the largest batch is by its ledger, which is the prediction"
+EMULATED = "an emulated device builds no model: the largest batch is the predicted one"
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def plan_fit(model: str, options: ModelOptions, memory: str | None, how: str | N
 
         check_choice("--how", how, CAP_HOWS)
         if not planned.device.on_host_cpus:
-            raise ConfigError("--how says what enforces the limit on the CPU: leave it out, or give --device cpu")
+            raise ConfigError("--how applies to the CPU only: leave it out, or give --device cpu")
     if not planned.device.computes:
         used, not_tried = "prediction", EMULATED
     else:

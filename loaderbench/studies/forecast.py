@@ -72,10 +72,10 @@ def plan_forecast(name: str, options: ForecastOptions, store: Store) -> Forecast
     source = find_source(name, store)
     _check_machine(source, here, options)
     if options.check and source.case is None:
-        raise ConfigError("--check runs a data set's epochs, and a profile of layers has none: name a run")
+        raise ConfigError("--check needs a data set, which a profile of layers does not have: name a run")
     images = options.images or source.num_images
     if images is None:
-        raise ConfigError(f"{source.source_id} has no data set of a known size: give --images")
+        raise ConfigError(f"{source.source_id} does not record the size of its data set: give --images")
     left_out: dict[LeftOut, str] = {}
     validation = _validation(source, options, store, here, left_out)
     asked = Asked(images, options.epochs, options.val_images, options.val_every, options.checkpoint_every)
@@ -104,10 +104,10 @@ def _check_numbers(options: ForecastOptions) -> None:
     ):  # fmt: skip
         check_range(flag, value, 1, math.inf)
     if options.val_run is not None and options.val_images is None:
-        raise ConfigError("--val-run gives the speed of a validation: give --val-images N too")
+        raise ConfigError("--val-run needs --val-images N too")
     if options.checkpoint_to is not None:
         if options.checkpoint_every is None:
-            raise ConfigError("--checkpoint-to is for checkpoints: give --checkpoint-every N too")
+            raise ConfigError("--checkpoint-to needs --checkpoint-every N too")
         if not options.checkpoint_to.is_dir():
             raise ConfigError(f"--checkpoint-to {options.checkpoint_to} is not a folder")
 
@@ -117,8 +117,8 @@ def _check_machine(source: SourceFacts, here: Environment, options: ForecastOpti
     if options.on_this_machine or same_hardware(there, here):
         return
     raise ConfigError(
-        f"{source.source_id} was measured on another machine ({there.cpus_usable} × {there.cpu_model}); run it here, "
-        "or give --on-this-machine to take its times as this machine's"
+        f"{source.source_id} was measured on another machine ({there.cpus_usable} × {there.cpu_model}); "
+        "run it here, or give --on-this-machine to use its times for this machine"
     )
 
 
@@ -131,8 +131,8 @@ def _check_memory(facts: ForecastFacts) -> None:
         held = held_part(facts, training)
         if source is not None and source.cold is None and held is not None and held < 1:
             raise ConfigError(
-                f"{source.source_id} was measured from memory, which holds {held:.0%} of the images: measure the same "
-                "setting with --cache cold too"
+                f"{source.source_id} read from memory, but memory holds only {held:.0%} of the images: measure "
+                "the same setting with --cache cold too"
             )
 
 
@@ -150,7 +150,7 @@ def find_source(name: str, store: Store) -> SourceFacts:
     if isinstance(stored, StoredStudy):
         known = stored.study
         if known is None or not isinstance(known.facts, LayersFacts) or not isinstance(known.findings, LayersResult):
-            raise ConfigError(f"{stored.study_id} is neither a run nor a profile of layers: name one of these")
+            raise ConfigError(f"{stored.study_id} is neither a run nor a profile of layers: name one of those")
         return layers_source(known.facts, known.findings, stored.study_id)
     if stored.record is None:
         raise ConfigError(f"{stored.run_id} cannot be read: {stored.problem}")
@@ -186,8 +186,8 @@ def _source(stored: StoredRun) -> SourceFacts:
     traits = None if run.recording is None else run.recording.facts.loader.traits
     if traits is not None and not traits.reads_files and traits.decodes != "nothing":
         raise ConfigError(
-            f"{run.run_id}: the loader {run.case.feed.loader} decodes its images before the first batch, which no run "
-            "times; forecast from a run of another loader"
+            f"{run.run_id}: the loader {run.case.feed.loader} decodes all images before the first batch, and "
+            "runs do not time that; forecast from a run of another loader"
         )
     return source_of(run, judged(run))
 
@@ -232,8 +232,7 @@ def _validation(
         except ConfigError:
             continue
     left_out["validation"] = (
-        "no stored run of this data set and setting with --mode infer tells of it: measure one, or name one with "
-        "--val-run"
+        "no stored run of this data set and setting used --mode infer: measure one, or name one with --val-run"
     )
     return None
 
@@ -254,39 +253,40 @@ def _tell_what_is_left_out(facts: ForecastFacts, left_out: dict[LeftOut, str]) -
     asked, source, validation = facts.asked, facts.source, facts.validation
     held = held_part(facts, source)
     if source.process_s is None or source.open_s is None:
-        left_out["start_up"] = "the run did not store it"
+        left_out["start_up"] = "the run did not record it"
     if source.kind == "layers":
-        left_out["loading"] = "a profile of layers tells of the device alone: name a run for the data set's part"
+        left_out["loading"] = "a profile of layers times the device only: name a run to include loading"
     if source.cold is None:
         left_out["cold"] = (
-            "the run read from memory, and no run of this setting with --cache cold is stored: the first epoch is "
-            "taken to find its images there"
+            "the run read from memory, and no stored run of this setting used --cache cold: the forecast "
+            "assumes that the first epoch reads from memory too"
         )
     unknown = _unknown_later(source, asked.epochs, held)
     if unknown is not None:
         left_out["warm"] = unknown
     if source.kind == "run" and any(one is not None and one.starts is None for one in (source.cold, source.warm)):
-        left_out["epoch_starts"] = "the run warmed nothing up (--warmup 0), so its windows tell nothing of a start"
+        left_out["epoch_starts"] = "the run had no warm-up (--warmup 0), so the start of an epoch is unknown"
     if validation is not None:
         unknown = _unknown_later(validation, asked.epochs // asked.val_every, held)
         if unknown is not None:
             left_out["validation"] = f"{validation.source_id}: {unknown}"
         elif validation.cold is None:
             left_out["validation"] = (
-                f"{validation.source_id} read from memory: the first validation is taken to find its images there"
+                f"{validation.source_id} read from memory: the forecast assumes that the first validation does so too"
             )
     after = None if facts.after is None else facts.after.source
     asked_at_opens = [one.source_id for one in (source, validation, after) if one is not None and one.opens_unknown]
     if asked_at_opens and asked.epochs > 1:
         left_out["opens"] = (
-            f"the storage of {', '.join(asked_at_opens)} is asked at each open, and the arm `ram` did not measure "
-            "that: a later epoch takes the time given or more; a stored run of its setting with --cache warm tells it"
+            f"the file system of {', '.join(asked_at_opens)} asks its server at each open, which the arm "
+            "`ram` does not measure: later epochs take at least the given time. Measure the setting with "
+            "--cache warm to include it"
         )
     if asked.checkpoint_every is None:
         left_out["checkpoints"] = "--checkpoint-every was not given"
     else:
-        left_out["checkpoints"] = "writing some, to time them, did not get to its end"
-    left_out["logging"] = "loaderbench's own loop writes no log"
+        left_out["checkpoints"] = "the writes that time them did not finish"
+    left_out["logging"] = "loaderbench's own loop writes no logs"
 
 
 def _unknown_later(source: SourceFacts, num_epochs: int, held: float | None) -> str | None:
@@ -294,12 +294,9 @@ def _unknown_later(source: SourceFacts, num_epochs: int, held: float | None) -> 
     if num_epochs < 2 or source.one_state:
         return None
     if source.warm is None and held != 0:
-        return (
-            "neither its arm `ram` nor a stored run of this setting with --cache warm tells what an epoch from memory "
-            "takes"
-        )
+        return "the time of an epoch from memory is unknown: measure the arm `ram`, or this setting with --cache warm"
     if held is None:
-        return "how much of the images memory holds is not known, for want of their size or of the free memory"
+        return "it is unknown how many of the images fit in memory: their size or the free memory is unknown"
     return None
 
 
@@ -321,7 +318,7 @@ def _after(
         return _after_as(other.source_id if other.case is None else other.case.title, other, source)
     case = source.case
     if case is None:
-        raise ConfigError("--then CHANGE changes a run's setting, and a profile of layers has none: name a run")
+        raise ConfigError("--then CHANGE needs a run's setting, which a profile of layers does not have: name a run")
     change = parse_change(text)
     wanted = case.changed(**change)
     label = ", ".join(f"{name} {value}" for name, value in change.items())
@@ -333,16 +330,15 @@ def _after(
     if speedup is None or speedup.low is None or speedup.high is None:
         flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in change.items())
         raise ConfigError(
-            f"nothing stored says what {text} gives: {source.source_id} advises nothing like it with a known "
-            f"interval, and no run of it is stored; measure one with `loaderbench run … {flags}`"
+            f"the gain of {text} is unknown: {source.source_id} has no such advice with an interval, and no "
+            f"stored run uses it; measure one with `loaderbench run … {flags}`"
         )
     state: EpochState = "warm" if source.cold is None or source.cold.run_id != source.source_id else "cold"
     where = {"cold": "the storage", "warm": "memory"}[state]
-    left_out["change"] = "validation and checkpoints are taken as unchanged"
+    left_out["change"] = "validation and checkpoints are assumed unchanged"
     if not source.one_state:
         left_out["change"] += (
-            f"; the advice tells of an epoch from {where}, and what it gives other epochs is taken to lie between "
-            "nothing and as much"
+            f"; the advice is about an epoch from {where}; other epochs are assumed to gain from 0 to the same"
         )
     return After(label, change=change, speedup=speedup, state=state)
 
@@ -352,11 +348,13 @@ def _after_as(label: str, other: SourceFacts, base: SourceFacts) -> After:
     change's: what only the one before tells of is taken from there. Raises ConfigError where it lacks the first
     epoch."""
     if other.kind != base.kind:
-        raise ConfigError(f"--then {other.source_id}: a run and a profile of layers do not cover the same parts")
+        raise ConfigError(
+            f"--then {other.source_id}: a run cannot be compared with a profile of layers; name two of one kind"
+        )
     if base.cold is not None and other.cold is None:
         raise ConfigError(
-            f"--then {other.source_id} says nothing of the first epoch, which reads from the storage: measure its "
-            "setting with --cache cold too"
+            f"--then {other.source_id} has no times for the first epoch, which reads from the storage: "
+            "measure its setting with --cache cold too"
         )
     if None in (base.process_s, base.open_s):
         other = replace(other, process_s=None)
@@ -390,7 +388,7 @@ def parse_change(text: str) -> Change:
         if name not in FIELDS or FIELDS[name] not in ("feed", "step") or not value:
             names = ", ".join(sorted(field for field, part in FIELDS.items() if part in ("feed", "step")))
             raise ConfigError(
-                f"--then takes a stored run, or changes such as workers=16; not {part!r} (fields: {names})"
+                f"--then needs a stored run, or changes such as workers=16, not {part!r} (fields: {names})"
             )
         change[name] = _value(name, value)
     return change
@@ -407,7 +405,7 @@ def _value(name: str, text: str) -> FieldValue:
             return whole_number(text)
         return float(text) if wanted is float else text
     except (ValueError, KeyError):
-        raise ConfigError(f"--then {name} takes {words[wanted]}, not {short(text)!r}") from None
+        raise ConfigError(f"--then {name} must be {words[wanted]}, not {short(text)!r}") from None
 
 
 # -- the past ----------------------------------------------------------------------------------------------
@@ -448,8 +446,8 @@ class ForecastStudy(KeptStudy):
     def unfinished(self) -> str:
         """What an interruption left out, as the end of a sentence."""
         if self._facts.check is None and self._plan.checkpoint_to is not None:
-            return "writing checkpoints, to time them, is not finished"
-        return "its check is not finished"
+            return "checkpoints were not timed"
+        return "the check did not finish"
 
     @property
     def failed(self) -> bool:
@@ -472,7 +470,7 @@ class ForecastStudy(KeptStudy):
     def _time_checkpoints(self, folder: str, say: Say) -> None:
         case = self._facts.source.case
         if case is None:
-            self._leave_out("checkpoints", "a profile of layers does not say how to build the model")
+            self._leave_out("checkpoints", "a profile of layers does not record how to build the model")
             return
         try:
             with Child(self._log) as child:

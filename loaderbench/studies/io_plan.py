@@ -37,7 +37,7 @@ def plan_io(model: str, options: ModelOptions, batch_size: int, max_batch: int, 
     check_range("--inc", inc, 1)
     check_range("--max-batch", max_batch, 1)
     if max_batch < batch_size:
-        raise ConfigError(f"--max-batch {max_batch} is below --batch-size {batch_size}: give a larger one")
+        raise ConfigError(f"--max-batch {max_batch} is below --batch-size {batch_size}: give a larger --max-batch")
     planned = plan_model(model, replace(options, mode="infer"))
     from loaderbench.recording.model_io import KnownLink  # late: it needs numpy
 

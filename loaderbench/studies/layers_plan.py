@@ -59,7 +59,7 @@ def plan_layers(
         ConfigError: a value out of range, a contradiction, no such device or data set, or a device without layers.
     """
     if data.data is None and (data.resolution, data.loader, data.workers) != (None, None, None):
-        raise ConfigError("--res, --loader and --workers belong to a data set: give --data")
+        raise ConfigError("--res, --loader and --workers need a data set: give --data")
     if options.device != "auto" and not traits_of(options.device).computes:
         raise ConfigError(NO_LAYERS)
     planned = plan_model(model, options, instead=("cpu",))

@@ -10,8 +10,8 @@ from loaderbench.cases.options import ModelOptions
 from loaderbench.cases.study import check_range
 from loaderbench.studies.model import plan_model
 
-EMULATED = "an emulated device builds no model: its memory is predicted by the rules of an accelerator's allocator"
-NOT_ASKED = "not asked for (--no-measure)"
+EMULATED = "an emulated device builds no model: its memory is predicted with the allocator rules of a GPU"
+NOT_ASKED = "--no-measure was given"
 
 
 @dataclass(frozen=True)

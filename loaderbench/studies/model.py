@@ -65,8 +65,8 @@ def _check_channels(model: str, channels: int, device: DeviceTraits) -> None:
     takes = plugins.WORKLOADS.find(name).traits.channels
     if takes not in (None, channels):
         raise ConfigError(
-            f"--input-shape: {model} takes images of {takes} channels, not {channels}; lenet, or a model of your own, "
-            "may take others"
+            f"--input-shape: {model} takes images with {takes} channels, not {channels}; lenet or your own "
+            "model may take others"
         )
 
 
@@ -107,10 +107,10 @@ def memory_limit(planned: ModelPlan, memory: str | None) -> MemoryLimit:
     asked = read("memory", Memory | None, memory)
     there = device_memory(planned)
     if asked is None and there is None:
-        raise ConfigError(f"the memory of {planned.step.device} is not known: give --memory 16G")
+        raise ConfigError(f"the memory of {planned.step.device} is unknown: give --memory, e.g. 16G")
     if asked is not None and there is not None and asked > there[0] and planned.device.computes:
         free = memory_size(there[0])
-        raise ConfigError(f"--memory {memory} is more than there is to try it with: {free}, {there[1]}")
+        raise ConfigError(f"--memory {memory} exceeds the available {free} ({there[1]}): give less")
     if asked is not None:
         _check_holds_an_image(planned.step, asked, memory)
         return MemoryLimit(asked, "--memory", asked)
@@ -124,7 +124,7 @@ def _check_holds_an_image(step: Step, memory_bytes: int, memory: str | None) -> 
     least = step.channels * step.input_size**2
     if memory_bytes < least:
         shape = f"{step.channels}×{step.input_size}×{step.input_size}"
-        raise ConfigError(f"--memory {memory}: one image of {shape} takes {memory_size(least)}; give more, as 1G")
+        raise ConfigError(f"--memory {memory}: one image of {shape} takes {memory_size(least)}; give more, e.g. 1G")
 
 
 def device_memory(planned: ModelPlan) -> tuple[int, str] | None:
@@ -132,7 +132,7 @@ def device_memory(planned: ModelPlan) -> tuple[int, str] | None:
     device = planned.step.device
     if planned.device.on_host_cpus:
         size, source = host_memory()
-        whose = f"this machine's free memory ({source}) less 1 GiB for the process itself"
+        whose = f"this machine's free memory ({source}) minus 1 GiB for the process itself"
         return None if size is None else (size, whose)
     if (ordinal := nvml_ordinal(device)) is not None:
         found = environment().gpus[ordinal : ordinal + 1]

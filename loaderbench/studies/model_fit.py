@@ -101,11 +101,11 @@ class FitStudy(KeptStudy):
 
     def _run(self, say: Say) -> None:
         if self._asked_to_resume and self._is_new:
-            say("nothing to continue: a new fit is begun", True)
+            say("no interrupted fit with these options is stored: starting a new one", True)
         if not self._is_new:
             number = len(self.trials)
             taken = "1 trial is" if number == 1 else f"{number} trials are"
-            say(f"{taken} taken over from {self._folder.study_id}", True)
+            say(f"{taken} reused from {self._folder.study_id}", True)
         if self._is_new:  # from its first moment on, so that no `--resume` begins another one beside it
             self._holding.enter_context(self._folder.held())
             self.store()
@@ -140,7 +140,7 @@ class FitStudy(KeptStudy):
         shutil.rmtree(self._folder.path, ignore_errors=True)
         peak, there = memory_sizes(needed, limit)
         raise ConfigError(
-            f"does not fit: a batch of one image of {self._facts.step.model} is predicted to need {peak} of {there}; "
+            f"does not fit: {self._facts.step.model} is predicted to need {peak} of {there} for one image; "
             "give a larger --memory, a smaller --input-size or another model"
         )
 
@@ -196,8 +196,8 @@ class FitStudy(KeptStudy):
             return error
         needs, limit = memory_sizes(line.peak_bytes(2), self._facts.memory_bytes)
         return ConfigError(
-            f"does not fit: batch 2 of {self._facts.step.model}, the least in training on such small images, needs "
-            f"about {needs} of {limit}; give a larger --memory"
+            f"does not fit: {self._facts.step.model} needs about {needs} of {limit} for batch 2, the smallest "
+            "that trains on such small images; give a larger --memory"
         )
 
     def facts(self) -> ModelFitFacts:

@@ -30,9 +30,8 @@ from loaderbench.studies.offload_runs import Replays, Runs, TimedRuns, step_seco
 from loaderbench.temporary import temporary_folder
 
 EMULATED = (
-    "an emulated device runs no model, so nothing is offloaded: every row is a replay of the model's own trace "
-    "(sizes, order, FLOPs) over a card of that memory and link; its times are assumed, and no "
-    "speed is claimed from them"
+    "an emulated device runs no model. Each row replays the model's trace (sizes, order, FLOPs) on a "
+    "GPU of that memory and link; its times are assumed, so do not use them as measured speeds"
 )
 NOTHING = OffloadSetting(None, 0.0)
 """Nothing goes for its size; without a limit of memory, nothing at all."""
@@ -134,7 +133,7 @@ class OffloadStudy(KeptStudy):
         """(that of the batch, that of the smallest one in a study, and to compare results of where the batch does not
         fit). Nothing is stored before the batch is known to be
         possible. Raises what is wrong with the request."""
-        say("tracing what the step saves", False)
+        say("tracing the tensors that the step saves", False)
         size, small = self._plan.step.batch_size, None
         try:
             with temporary_folder() as folder, Child(folder / LOG_FILE) as child:
@@ -190,8 +189,8 @@ class OffloadStudy(KeptStudy):
         if needs > free:
             needed, there = memory_sizes(needs, free)
             raise ConfigError(
-                f"no host memory for it: offloading needs {needed} of this machine's, and {there} are free "
-                f"({source} less 1 GiB for the process): give a smaller --batch-size or a larger --offload-above"
+                f"offloading needs {needed} of host memory, and {there} are free ({source} minus 1 GiB for the "
+                "process): give a smaller --batch-size or a larger --offload-above"
             )
 
     def _host_needs(self, found: Candidate) -> int:
@@ -207,7 +206,7 @@ class OffloadStudy(KeptStudy):
         free, needs, peak = self._facts.host_free_bytes, self._host_needs(found), found.ledger.peak_live_bytes
         if free is not None and needs > free and not without:
             needed, there = memory_sizes(needs, free)
-            failure = Failure(HOST_MEMORY, f"it needs {needed} of this machine's memory; {there} are free")
+            failure = Failure(HOST_MEMORY, f"it needs {needed} of host memory; {there} are free")
             facts = replace(facts, failure=failure, tried=False)
         elif self._plan.times is not None and peak > self._plan.memory_bytes:
             needed, limit = memory_sizes(peak, self._plan.memory_bytes)

@@ -222,7 +222,9 @@ class SizeStudy(KeptStudy):
         free = available_memory_bytes()[0]
         if free is None or expected <= free:
             return None
-        return f"not tried: it needs about {expected / 1e9:.1f} GB by its growth so far, {free / 1e9:.1f} GB are free"
+        return (
+            f"not tried: by the growth so far it needs about {expected / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
+        )
 
     def _reason_after(self) -> StoppedBy | None:
         """Why no larger batch is tried; None: there is no reason yet."""

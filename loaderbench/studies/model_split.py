@@ -42,9 +42,9 @@ model are over within a second, in which a shared processor's speed may be half 
 MOST_TURNS = 200
 MOST_MENDED = 3
 """Searches after a split's own sizes were measured, since they lay between measured ones."""
-NOTHING_COMPUTED = "no part is on a device that computes outputs"
-ONE_DEVICE = "one device did the whole batch: there is nothing to compare it with"
-NOT_WHOLE = "the whole batch fits on no device that computes: there is nothing to compare with"
+NOTHING_COMPUTED = "no part runs on a device that computes outputs"
+ONE_DEVICE = "one device ran the whole batch, so there are no other outputs to compare"
+NOT_WHOLE = "no device that computes can hold the whole batch, so there are no outputs to compare with"
 
 
 class SplitStudy(KeptStudy):
@@ -151,7 +151,7 @@ class SplitStudy(KeptStudy):
         dropped = (*self._facts.dropped, DroppedMember(plan.devices[number], str(error)))
         if len(plan.members) == 1:
             whose = "; ".join(f"{one.device}: {one.message}" for one in dropped)
-            raise CaseFailed(f"{plan.model} fits on none of these devices ({whose})")
+            raise CaseFailed(f"none of these devices can hold {plan.model} ({whose})")
         say(f"{plan.devices[number]} cannot hold {plan.model}: {error}; the others share the batch", True)
         members.leave_out(number)
         self._plan = replace(plan, members=_without(plan.members, number))
@@ -165,7 +165,7 @@ class SplitStudy(KeptStudy):
         name = f"{self._plan.devices[error.number]} (member {error.number + 1} of {len(self._plan.members)})"
         if isinstance(cause, UnavailableError):
             return UnavailableError(f"{name}: {cause}")
-        kept = f"; the times measured so far are in {self._plan.table}" if self.num_measured else ""
+        kept = f"; {self._plan.table} keeps the times measured so far" if self.num_measured else ""
         return self._with(CaseFailed(f"{name}: {error}{kept}"))
 
     def _with(self, error: CaseFailed) -> CaseFailed:
@@ -219,8 +219,8 @@ class SplitStudy(KeptStudy):
             chosen = search.to_run
             if chosen is None:
                 raise CaseFailed(
-                    f"batch {self._plan.batch_size} of {self._plan.model} fits on these devices neither whole nor "
-                    "split: give a smaller --batch-size"
+                    f"these devices cannot hold batch {self._plan.batch_size} of {self._plan.model}, whole or split: "
+                    "give a smaller --batch-size"
                 )
             used = chosen.members
             if len(used) == 1:
@@ -250,7 +250,10 @@ class SplitStudy(KeptStudy):
         number, sum_s = 0, 0.0
         while number < self._plan.num_turns or (self._plan.may_go_on and sum_s < TURNS_S and number < MOST_TURNS):
             number += 1
-            say(f"[turn {number} of {max(number, self._plan.num_turns)}] the split, then the fastest alone", False)
+            say(
+                f"[turn {number} of {max(number, self._plan.num_turns)}] the split, then the fastest device alone",
+                False,
+            )
             taken = []
             for kept, asked in ((self._split, parts), (self._alone, alone)):
                 if asked:

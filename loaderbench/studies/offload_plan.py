@@ -67,13 +67,13 @@ def plan_offload(
     """
     check_range("--batch-size", batch_size, 1)
     if above_kb is not None and not 0 <= above_kb * KB < math.inf:
-        raise ConfigError(f"--offload-above takes a number of KB, 0 or more, not {above_kb:g}")
+        raise ConfigError(f"--offload-above must be a number of KB, 0 or more, not {above_kb:g}")
     if after is not None and not 0 <= after <= 1:
-        raise ConfigError(f"--offload-after is a fraction of the device's memory, from 0 to 1, not {after:g}")
+        raise ConfigError(f"--offload-after must be a fraction of the device's memory, from 0 to 1, not {after:g}")
     if study and (above_kb is not None or after is not None):
-        raise ConfigError("--study finds the thresholds itself: leave --offload-above and --offload-after out")
+        raise ConfigError("--study finds the thresholds: leave --offload-above and --offload-after out")
     if after and above_kb is None:
-        raise ConfigError("--offload-after says when --offload-above takes effect: give both")
+        raise ConfigError("--offload-after needs --offload-above too")
     check_range("--steps", steps, LEAST_STEPS * NUM_ROUNDS)
     planned = plan_model(model, options)
     computes, on_host = planned.device.computes, planned.device.on_host_cpus

@@ -31,10 +31,7 @@ from loaderbench.studies.kept import Say, told
 from loaderbench.studies.memory import NUM_STEPS
 from loaderbench.studies.offload_plan import NUM_ROUNDS, OffloadPlan
 
-BY_FLOPS = (
-    "each operator takes the share of the step's time that its FLOPs have; operators without a formula, such as batch "
-    "norm, take none"
-)
+BY_FLOPS = "the step's time is shared out by FLOPs; operators without a formula, such as batch norm, take none"
 
 
 class Runs(Protocol):
@@ -190,7 +187,7 @@ class TimedRuns:
         if setting is None:
             return f"{number}, without offloading"
         if setting.above_bytes is None:
-            return f"{number}, only what would not fit"
+            return f"{number}, only tensors that would not fit"
         after = f" after {setting.after_fraction:g}" if setting.after_fraction else ""
         return f"{number}, above {setting.above_bytes / 1024:g} KB{after}"
 

@@ -95,7 +95,7 @@ class PrecisionStudy(KeptStudy):
             self.modes.append(ModeFacts(step.precision, status, failure, timing, numbers))
 
     def _follow_again(self, step: Step, progress: _Progress) -> None:
-        progress.begin(step, "following the numbers once more", 0.5)
+        progress.begin(step, "following the numbers again", 0.5)
         try:
             with Child(self._log) as child:
                 again = StepsRequest(replace(step, loss_scale=OTHER_ROUNDING), self._plan.num_steps, self._plan.seed)

@@ -42,7 +42,7 @@ def plan_precision(options: PrecisionOptions) -> PrecisionPlan:
             there.
     """
     if options.device != "auto" and not traits_of(options.device).computes:
-        raise ConfigError("an emulated device computes nothing, so precisions cannot be compared: use --device cpu")
+        raise ConfigError("an emulated device computes no numbers, so precisions cannot be compared: use --device cpu")
     precisions = [check_choice("--precisions", name, PRECISIONS) for name in options.precisions or PRECISIONS]
     check_choice("--mode", options.mode, MODES)
     choice = _device(options)
@@ -89,6 +89,6 @@ def _note(options: PrecisionOptions, num_steps: int, step: Step) -> str:
     missing = "No NVIDIA GPU here: " if options.device == "auto" else ""
     size = step.input_size
     return (
-        f"{missing}{num_steps} steps run on the CPU, {step.batch_size} images of {size}×{size} each; "
-        "the time that it takes is shown once the first steps are done."
+        f"{missing}{num_steps} steps run on the CPU, {step.batch_size} images of {size}×{size} each; the "
+        "remaining time appears after the first steps."
     )

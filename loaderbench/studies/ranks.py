@@ -59,7 +59,7 @@ def check_same(cases: Sequence[Case], meeting: Meeting) -> None:
     digest = hashlib.sha256(json.dumps(alike).encode()).hexdigest().encode()
     for number, told in enumerate(meeting.gather("asked", digest)):
         if told != digest:
-            raise ConfigError(f"rank {number} was given other options than rank {meeting.rank}: give all the same")
+            raise ConfigError(f"rank {number} has other options than rank {meeting.rank}: give all ranks the same")
 
 
 class RanksStudy:
@@ -93,7 +93,7 @@ class RanksStudy:
         for number, case in enumerate(self.cases):
             record = self._taken.get(number)
             if record is None:
-                self._meeting.doing(f"beginning {case.title}")
+                self._meeting.doing(f"starting {case.title}")
                 record = measure_case(
                     case, self.store, on_message, tag=self._tag, ranked=self._meeting, seat=self._meeting.seat(number)
                 )
@@ -101,7 +101,7 @@ class RanksStudy:
                 failure = record.failure
                 message = "unknown" if failure is None else failure.message
                 raise PeerGone(message) if failure and failure.kind == PeerGone.__name__ else CaseFailed(message)
-            self._meeting.doing("handing over what it measured")
+            self._meeting.doing("sending its measurements")
             part = part_of(self.store.load_run(str(self.store.root / record.run_id)))
             parts = [part_from(data) for data in self._meeting.gather(f"part{number}", bytes_of(part))]
             self._facts = replace(self._facts, cases=(*self._facts.cases, RankedCase(case, tuple(parts))))

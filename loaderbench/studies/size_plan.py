@@ -55,7 +55,7 @@ def plan_size(model: str, options: ModelOptions, asked: SizeOptions, results: Pa
         ConfigError: a value out of range, a contradiction, no such device, run or data set.
     """
     if asked.target is None and asked.latency is None:
-        raise ConfigError("what is to be reached? give --target 5000/s, --latency 50ms, or both")
+        raise ConfigError("give a goal: --target 5000/s, --latency 50ms, or both")
     if not 1 <= asked.percentile <= 99.99:
         raise ConfigError(f"--percentile must be from 1 to 99.99, not {asked.percentile:g}")
     for size in asked.batch_size or ():
@@ -64,7 +64,7 @@ def plan_size(model: str, options: ModelOptions, asked: SizeOptions, results: Pa
     check_range("--steps", asked.steps, LEAST_STEPS * NUM_ROUNDS)
     check_seconds("--duration", asked.duration, 1.0)
     if asked.batch_size is not None and asked.max_batch is not None:
-        raise ConfigError("--batch-size names the batches, --max-batch ends their doubling: give one of them")
+        raise ConfigError("give either --batch-size or --max-batch")
     planned = plan_model(model, options)
     from loaderbench.recording.store import Store  # late: it needs numpy
     from loaderbench.studies.stored_feed import find_feed

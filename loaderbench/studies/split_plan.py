@@ -110,13 +110,16 @@ def plan_split(
     check_range("--turns", turns, LEAST_TURNS)
     check_range("--batch-size", batch_size, 0)
     if batch_size < len(texts):
-        raise ConfigError(f"--batch-size {batch_size} is smaller than the {len(texts)} devices: give each an image")
+        raise ConfigError(
+            f"--batch-size {batch_size} is less than the number of devices, {len(texts)}: give at least one "
+            "image for each"
+        )
     try:
         planned = _planned(model, options, texts)
     except ConfigError as error:
         if not isinstance(error.__cause__, UnavailableError):
             raise
-        raise ConfigError(f"{error}: name other devices{_such_as(model, options)}") from error
+        raise ConfigError(f"{error}: use other devices{_such_as(model, options)}") from error
     step = planned[0].step
     assert step.input_size is not None
     found = environment()
@@ -187,13 +190,11 @@ def _with_threads(texts: Sequence[str]) -> list[str]:
     given = [text for text in on_host if text.partition(":")[2]]
     bare = [text for text in on_host if not text.partition(":")[2]]
     if len(bare) > 1:
-        raise ConfigError(f"--device names {bare[0]} twice: give each its threads, as {bare[0]}:1,{bare[0]}:1")
+        raise ConfigError(f"--device names {bare[0]} twice: give each its threads, e.g. {bare[0]}:1,{bare[0]}:1")
     needed = sum(int(text.partition(":")[2]) for text in given if is_count(text.partition(":")[2]))
     if needed + len(bare) > usable:
         asked = ",".join(on_host)
-        raise ConfigError(
-            f"--device {asked} takes {needed + len(bare)} CPUs, and {usable} can be used here: ask for fewer"
-        )
+        raise ConfigError(f"--device {asked} needs {needed + len(bare)} CPUs, and {usable} are usable here: use fewer")
     left = max(1, usable - needed - (len(texts) - len(on_host)))
     return [f"{text}:{left}" if text in bare else text for text in texts]
 
@@ -241,12 +242,14 @@ def edit_table(
     for one in given:
         device = named.get(one.device, one.device)
         if traits_of(device).times is not None:
-            raise ConfigError(f"--set {one.device}: its times are its profile's, and those of the table are not read")
+            raise ConfigError(
+                f"--set {one.device}: an emulated device takes its times from its profile, not from the table"
+            )
         beside = list(plan.devices)
         if device in beside:
             beside.remove(device)
         elif len(beside) > 1:
-            raise ConfigError(f"--set {one.device}: it is not in --device {options.device}")
+            raise ConfigError(f"--set {one.device} is not in --device {options.device}")
         else:
             beside = []
             device = _alone(model, replace(options, precision=plan.precision), device, results)
@@ -264,7 +267,7 @@ def _alone(model: str, options: ModelOptions, device: str, results: Path) -> str
         ConfigError: there is none, or it is the host's processors without their threads.
     """
     if traits_of(device).on_host_cpus and not device.partition(":")[2]:
-        raise ConfigError(f"--set {device}: a split's {device} needs a number of threads: give it, as {device}:1")
+        raise ConfigError(f"--set {device} needs a number of threads, e.g. {device}:1")
     return plan_split(model, replace(options, device=device), 1, results, least_members=1).devices[0]
 
 
@@ -277,7 +280,7 @@ def read_set(text: str) -> SetTime:
     except ValueError:
         seconds = None
     if seconds is None or batch_size is None or not device:
-        raise ConfigError(f"--set takes DEVICE,BATCH=MS, as cuda:0,64=12.1, not {short(text)!r}")
+        raise ConfigError(f"--set needs DEVICE,BATCH=MS, e.g. cuda:0,64=12.1, not {short(text)!r}")
     return SetTime(device, batch_size, float(seconds))
 
 
@@ -285,5 +288,5 @@ def read_place(text: str) -> tuple[str, int | None]:
     """(device, batch size) of `cuda:0,64`, or of `cuda:0` alone. Raises ConfigError for a batch that is none."""
     device, comma, number = text.strip().partition(",")
     if comma and not (is_count(number.strip()) and int(number) > 0):
-        raise ConfigError(f"{short(text)!r} names no batch: give DEVICE,BATCH, as cuda:0,64")
+        raise ConfigError(f"{short(text)!r} has no batch size: give DEVICE,BATCH, e.g. cuda:0,64")
     return device.strip(), int(number) if comma else None

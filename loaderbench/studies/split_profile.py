@@ -181,7 +181,7 @@ class Profile:
             ]
             if wanted:
                 names = " and ".join(dict.fromkeys(self._plan.devices[member] for member in wanted))
-                self._say(f"[time {number} of {len(sizes)}] {size} images on {names}, all at work", False)
+                self._say(f"[time {number} of {len(sizes)}] {size} images on {names}, all at the same time", False)
                 self._measure(active, {member: self._company(member, active, size) for member in active}, wanted)
 
     def exactly(self, sizes: Sequence[int]) -> None:
@@ -271,8 +271,8 @@ class Profile:
             elif num_tries - len(turns) > MOST_SPOILT:
                 names = " and ".join(dict.fromkeys(self._plan.devices[member] for member in sizes))
                 raise CaseFailed(
-                    f"{names}: {len(turns)} of {num_tries} turns began together, and {NUM_TURNS} are needed: what else "
-                    "runs here?"
+                    f"{names}: {len(turns)} of {num_tries} turns started together, and {NUM_TURNS} are needed: stop "
+                    "other programs"
                 )
         places: dict[Place, list[int]] = {}
         for member in wanted:

@@ -23,7 +23,7 @@ def find_feed(store: Store, run: str | None, data: Path | None) -> tuple[FeedFac
     if run is not None:
         stored = store.find(run)
         if stored.record is None or not stored.record.measured:
-            raise ConfigError(f"--run {run}: {stored.run_id} has no figures ({stored.problem or stored.status})")
+            raise ConfigError(f"--run {run}: {stored.run_id} has no results ({stored.problem or stored.status})")
         return feed_of(stored.record, named=True), None
     here = environment()
     records = [
@@ -39,11 +39,11 @@ def find_feed(store: Store, run: str | None, data: Path | None) -> tuple[FeedFac
         records = [one for one in records if wanted in (_place(one), _place(one).parent)]
     if not records:
         of = "" if data is None else f" of {data.name}"
-        return None, f"no run{of} of this machine and its packages is stored: measure one with `loaderbench run`"
+        return None, f"no stored run{of} is from this machine with these packages: measure one with `loaderbench run`"
     places = {_place(one) for one in records}
     if len(places) > 1:
         names = ", ".join(sorted(place.name for place in places)[:4])
-        return None, f"runs of several data sets are stored ({names}): name one with --run or --data"
+        return None, f"there are stored runs of several data sets ({names}): name one with --run or --data"
     return feed_of(records[-1], named=False), None
 
 
@@ -75,8 +75,8 @@ def _cpu_seconds(record: RunRecord) -> tuple[float | None, str | None]:
     try:
         computed_here = traits_of(record.case.step.device).on_host_cpus
     except ConfigError:  # a plug-in's device that is not installed here
-        return None, "the run's device is not known here, and may have computed on the processors"
+        return None, "this machine does not know the run's device, which may have computed on the CPUs"
     if computed_here:
-        return None, "the run computed its model on the processors, so their time is not the loader's alone"
+        return None, "the run computed its model on the CPUs, so their time is not the loader's alone"
     seconds = None if record.cpu is None else record.cpu.seconds_per_sample
     return seconds, None if seconds is not None else "the run has no CPU times"

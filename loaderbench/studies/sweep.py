@@ -56,26 +56,26 @@ def run(
     """Measure one case and say what limits it: `loaderbench run` for Python.
 
     Args:
-        dataset: folder of images or name of a data set; None: a generated set, made once and kept.
+        dataset: folder of images or a data set's name; None: a generated set, made once and kept.
         results: the folder in which the run is stored.
-        verify: then run the advice; predicted and measured gains are in the record.
-        tag: a name to find the run by.
-        say: called with a line for each choice made for the user.
+        verify: also run the advice, and record its predicted and measured gains.
+        tag: name to find the run by.
+        say: called with a line for each default that loaderbench chose.
         on_message: called with progress messages of the case.
-        options: as on the command line, with underscores: `res=512, workers=8, cache="warm"` (docs/python.md).
+        options: those of the command line, with underscores: `res=512, workers=8, cache="warm"` (docs/python.md).
 
     Returns:
-        The record as it is stored. For a case that failed or was skipped `status` and `failure` say so.
+        The stored record. Its `status` and `failure` show if the case failed or was skipped.
 
     Raises:
-        ConfigError: an option is unknown or wrong, or the data set is not there.
-        KeyboardInterrupt: the user ends it; what was measured is stored.
+        ConfigError: an option is unknown or wrong, or the data set does not exist.
+        KeyboardInterrupt: the user interrupts the run; the part measured so far is stored.
     """
     asked = read_options(options)
     asked.require_single("run", *ONE_OF_EACH)
     cases = planned(asked, find_data_sets(dataset, asked), on_note=say)
     if len(cases) > 1:
-        raise ConfigError(f"these options ask for {len(cases)} runs, and run() returns one: use sweep()")
+        raise ConfigError(f"these options give {len(cases)} runs, and run() returns one: use sweep()")
     study = SweepStudy(cases, Store(results), tag=tag)
     study.measure(on_message, lambda record: None)
     if verify:
@@ -93,14 +93,14 @@ def sweep(
     on_message: OnMessage = unwatched,
     **options: Any,
 ) -> SweepResult:
-    """Measure every combination of lists, judged together: `loaderbench sweep` for Python.
+    """Measure all combinations of the options' lists and judge them together: `loaderbench sweep` for Python.
 
-    Args and errors as in `run`; options may be lists: `loader=["serial", "threaded"], workers=[1, 2, 4]`.
+    Arguments and errors are those of `run`; options may be lists: `loader=["serial", "threaded"], workers=[1, 2, 4]`.
 
     Args:
         dataset: one data set, or several.
-        resume: take finished cases from the results folder.
-        tag: a name to find the runs by; those that `resume` takes keep theirs.
+        resume: measure only the cases that the results folder lacks.
+        tag: name to find the runs by; runs that `resume` reuses keep theirs.
     """
     asked = read_options({"loader": [*plugins.predictable_loaders()], **options})
     subjects = find_data_sets(dataset, asked, generated=DEFAULT_RESOLUTIONS)

@@ -75,13 +75,13 @@ def tune(
 
     Args:
         dataset, results, say, options: as in `loaderbench.run`; `loader`, `decoder`, `workers` and `prefetch` are lists
-            to search.
-        budget_s: seconds that the search may take, finals included.
+            of values to try.
+        budget_s: seconds for the whole search, finals included.
 
     Raises:
-        ConfigError: an option is unknown or wrong, or the data set is not there.
+        ConfigError: an option is unknown or wrong, or the data set does not exist.
         CaseFailed: no setting could be measured.
-        KeyboardInterrupt: the user ends it; what was measured is stored.
+        KeyboardInterrupt: the user interrupts the search; the runs measured so far are stored.
     """
     asked = read_options({"prefetch": PREFETCHES, **options}, of="tune")
     check_tuning(asked, budget_s)
@@ -135,7 +135,7 @@ class Tune:
         finally:
             study = self._keep()
         if not any(rate_of_runs(rates(records)) for records in self._records.values()):
-            raise CaseFailed("the finalists could not be measured; see `loaderbench list`")
+            raise CaseFailed("no finalist could be measured; see `loaderbench list`")
         return study
 
     def _keep(self) -> StudyRecord:
@@ -193,7 +193,7 @@ class Tune:
         raced = {case.key: rate_of_runs(rates(self._records[case.key])) for case in self._finals}
         finals = [(case, rate.value, "the finals so far") for case in self._finals if (rate := raced[case.key])]
         looks = [
-            (trial.case, trial.rates[-1], f"a short look (rung {len(trial.rates)})")
+            (trial.case, trial.rates[-1], f"a short measurement (rung {len(trial.rates)})")
             for trial in self._trials
             if trial.rates
         ]
@@ -214,7 +214,7 @@ class Tune:
         known = {case.key for case in self._cases}
         self._settings = fair_order([*self._cases, *(case for case in first if case.key not in known)], seed)
         if first:
-            self._say(f"first the {len(first)} that stored runs found fast or advised: {describe(first[0])} …")
+            self._say(f"starting with the {len(first)} that stored runs found fast or advised: {describe(first[0])} …")
         with (
             temporary_folder() as folder,
             KeptChild(folder / "worker.log") as kept,
@@ -226,8 +226,8 @@ class Tune:
                 raise CaseFailed(f"no setting could be measured: {self._screens[0].failure}")
             if len(tried) < len(self._settings):
                 self._say(
-                    f"{len(tried)} of {len(self._settings)} settings fit into {self._budget_s:.0f} s; a larger "
-                    "--budget tries more"
+                    f"{len(tried)} of {len(self._settings)} settings fit into {self._budget_s:.0f} s; give a larger "
+                    "--budget to try more"
                 )
             self._trials = left = [Trial(case) for case in tried]
             while len(left) > NUM_FINALISTS or self._num_rungs == 0:
@@ -251,7 +251,9 @@ class Tune:
         todo = representatives(self._settings)
         for number, case in enumerate(todo, 1):
             if time.monotonic() > deadline:
-                self._say(f"looked at {number - 1} of {len(todo)} loaders alone; the others follow their kind")
+                self._say(
+                    f"measured {number - 1} of {len(todo)} loaders alone; the others are ranked by those of their kind"
+                )
                 return
             try:
                 rate = kept.child(case.feed.decoder).ask(SCREEN, ScreenRequest(case, SCREEN_S), quiet)
@@ -284,7 +286,7 @@ class Tune:
                 continue
             trial.runs.append(record.run_id)
             if record.throughput is None:
-                trial.failure = "no complete step in the time of a trial"
+                trial.failure = "no step completed within a trial"
                 continue
             rate = record.throughput.value
             trial.rates.append(rate)
@@ -317,7 +319,7 @@ class Tune:
             if case.feed.decode_scale != SCALED or name in self._scales:
                 continue
             if plugins.LOADERS.find(case.feed.loader).traits.format is not None:
-                self._no_scales = "the images lie in containers"
+                self._no_scales = "the images are in container files"
                 continue
             try:
                 self._scales[name] = kept.child(name).ask(COMPARE_SCALES, ScalesRequest(case), quiet)

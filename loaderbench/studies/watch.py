@@ -83,7 +83,7 @@ class ScriptWatch:
             ConfigError: this process is watched already.
         """
         if _Watch.current is not None:
-            raise ConfigError("this script is being watched already: start another one as a process of its own")
+            raise ConfigError("this script is already watched: start the other one as a process of its own")
         self.script, self._arguments, self._as_module = script, list(arguments), as_module
         self._path = str(Path(script).absolute())  # the script may go to another folder
         self._store, self._tell, self._probes, self._every_s = store, tell, probes, every_s
@@ -198,7 +198,7 @@ class ScriptWatch:
         try:
             self._interpreter.as_it_was(self._store_and_say)
         except Exception as error:
-            say_problem(f"what was seen cannot be told: {error!r}")
+            say_problem(f"the result cannot be shown: {error!r}")
 
     def _store_and_say(self) -> None:
         """On the process's own stderr: the script's may be its log by now."""
@@ -295,7 +295,7 @@ def stored_or_told(store: Callable[[], RunRecord | None]) -> tuple[RunRecord | N
     except LoaderbenchError as error:
         problem = str(error)
     except Exception as error:
-        problem = f"what was seen could not be stored: {error!r}"
+        problem = f"the result could not be stored: {error!r}"
     say_problem(problem)
     return record, problem
 
@@ -396,18 +396,18 @@ def _without_the_first(error: BaseException) -> BaseException:
 def watch(
     batches: Iterable[T], *, results: str | os.PathLike[str] = RESULTS, every: float = EVERY_S
 ) -> WatchedBatches[T]:
-    """What a training loop iterates, watched: `for batch in loaderbench.watch(loader): …`.
+    """Watch the batches that a training loop iterates: `for batch in loaderbench.watch(loader): …`.
 
-    Any iterable of batches: a DataLoader, a generator, an iterator of another library. Under `loaderbench watch` it
-    joins the script's watch; else the first call begins one. It ends when the program does, or, in a notebook, with
-    `close()` of what this gives, or behind the block `with loaderbench.watch(loader) as batches:` that began it. What
-    was seen is then stored and printed on stderr.
+    Works with any iterable of batches: a DataLoader, a generator, an iterator of another library. Under
+    `loaderbench watch` the call joins the script's watch; otherwise the first call starts one. The watch ends with the
+    program or, in a notebook, with `close()` of the returned object or at the end of the block
+    `with loaderbench.watch(loader) as batches:` that started it. It then stores the run and prints it on stderr.
 
     Args:
-        batches: what the loop iterates; it is iterated as it is.
+        batches: the iterable of the loop; it delivers the same batches.
         results: the folder in which the run is stored.
-        every: it is stored so many seconds apart at most while it goes on (the first time behind 30 s), so that a
-            script that is killed leaves what was seen; 0: only at its end. Of the call that begins the watch.
+        every: seconds between saves of the running watch (the first within 30 s), so that a killed script leaves a
+            record; 0 saves only at the end. Only the call that starts the watch uses it.
 
     Raises:
         ConfigError: the results folder cannot be written; `every` is too small.
@@ -420,7 +420,7 @@ def watch(
 
 
 def current() -> Watcher | None:
-    """The watch of this process; None where none is going on."""
+    """Return the watch of this process; None if none is active."""
     return _Watch.current
 
 

@@ -51,7 +51,7 @@ class WatchedRank:
     def problem(self) -> str | None:
         """Why there is no result of all ranks."""
         cut_off = self.beside.cut_off
-        return None if cut_off is None else f"each of {self.beside.place.ranks} ranks is watched by itself: {cut_off}"
+        return None if cut_off is None else f"each of the {self.beside.place.ranks} ranks is watched alone: {cut_off}"
 
     def failed(self, error: BaseException, watcher: Watcher) -> None:
         """Its script ended with an error."""

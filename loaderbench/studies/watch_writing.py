@@ -37,7 +37,7 @@ os.register_at_fork(before=_no_forks.acquire, after_in_parent=_no_forks.release,
 def check_every(every_s: float) -> None:
     """Raises ConfigError where it is too often; 0: never."""
     if every_s and not every_s >= LEAST_EVERY_S:
-        raise ConfigError(f"storing every {every_s:g} s is too often: give {LEAST_EVERY_S:g} s or more, or 0 for never")
+        raise ConfigError(f"--every {every_s:g} is too often: give {LEAST_EVERY_S:g} s or more, or 0 for never")
 
 
 class OneThread:

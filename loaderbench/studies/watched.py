@@ -32,10 +32,10 @@ def ended_early(watcher: Watcher, failed: str, *, is_judged: bool) -> str:
     num = sum(one.num_batches for one in watcher.seen.values())
     taken = f"the script failed ({failed}) after {num} batch{'es' * (num != 1)}"
     if is_judged:
-        return f"{taken}: what follows is about these"
+        return f"{taken}; the result covers those"
     if any(one.num_iterators for one in watcher.seen.values()):
         return f"{taken}, too few for a verdict"
-    return f"the script failed ({failed}) before anything that is watched was iterated"
+    return f"the script failed ({failed}) before it iterated a watched loader"
 
 
 def nothing_seen(watcher: Watcher, *, started_processes: bool = False) -> str:
@@ -45,37 +45,34 @@ def nothing_seen(watcher: Watcher, *, started_processes: bool = False) -> str:
         num = sum(one.num_batches for one in watcher.seen.values())
         if watcher.num_broken > num / 2:
             return (
-                f"its steps take batches of several loaders in turn ({num} in all), so that none is that of one: put "
-                "loaderbench.watch(…) around what gives them together, such as zip(…)"
+                f"each step takes batches from several loaders ({num} batches in all), so no step belongs to one "
+                "loader. Put loaderbench.watch(…) around the iterable that joins them, such as zip(…)"
             )
         if sum(one.num_iterators for one in watcher.seen.values()) > max(2, num / 2):
             return (
-                f"its steps make an iterator for each batch ({num} in all), and each begins anew: keep one, such as "
-                "`batches = iter(loader)`, and take next(batches)"
+                f"the script makes a new iterator for each batch ({num} batches in all), so its loader starts "
+                "anew each time. Keep one iterator, such as `batches = iter(loader)`, and call next(batches)"
             )
         main = watcher.main
         if main is not None and main.is_one_round:
             return (
-                f"its epochs have {max(main.recent)} batches for {main.source.workers} workers: all are asked for at "
-                "once when an epoch begins, so that no step is like those of a longer one; take fewer workers, or more "
-                "batches an epoch"
+                f"its epochs have {max(main.recent)} batches for {main.source.workers} workers. The loader "
+                "requests them all when an epoch begins, so no step is typical of a longer run. Use fewer "
+                "workers, or more batches per epoch"
             )
         return f"too short: the script took {num} batch{'es' * (num != 1)}; a verdict needs more"
     if watcher.elsewhere is not None:
         return (
-            f"the thread {watcher.elsewhere!r} takes the batches, not the one that made the iterator, and only "
-            "the latter is watched: put loaderbench.watch(…) around what the training's loop itself iterates"
+            f"the thread {watcher.elsewhere!r} takes the batches, but another thread made the iterator, and "
+            "only that one is watched. Put loaderbench.watch(…) around the iterable of the training loop"
         )
     if started_processes:
         return (
-            "nothing iterated was seen in the script's own process, and the processes that it started are not watched: "
-            "where these train, put loaderbench.watch(…) there around what the loop iterates, or give the trainer its "
-            "callback; a launcher goes in front: torchrun … -m loaderbench watch SCRIPT"
+            "the script's process iterated no loader, and the processes that it started are not watched. If "
+            "they train, put loaderbench.watch(…) around the iterable of their loop, or give the trainer the "
+            "callback. A launcher goes first: torchrun … -m loaderbench watch SCRIPT"
         )
-    return (
-        "nothing iterated was seen: the script took no batch from a torch DataLoader; put loaderbench.watch(…) around "
-        "what its loop iterates"
-    )
+    return "the script took no batch from a torch DataLoader. Put loaderbench.watch(…) around the iterable of its loop"
 
 
 def surrounded(facts: WatchedFacts, main: Seen, watcher: Watcher, applier: Applier | None) -> WatchedFacts:

@@ -80,7 +80,7 @@ def _facts(name: str, main: Seen, watcher: Watcher) -> Facts:
     return Facts(
         device=DeviceFacts(
             "cuda" if cuda else "cpu",
-            "a GPU" if cuda else "this machine's processors",
+            "a GPU" if cuda else "this machine's CPUs",
             copies=cuda,
             on_host_cpus=not cuda,
             has_counters=False,
@@ -93,7 +93,7 @@ def _facts(name: str, main: Seen, watcher: Watcher) -> Facts:
             num_readers=max(1, source.workers),
         ),
         cache=CacheFacts("as-is", measured_once=True),
-        storage=StorageFacts(main.num_samples, None, None, "which files a script reads is not watched"),
+        storage=StorageFacts(main.num_samples, None, None, "watch does not record which files a script reads"),
         startup=StartupFacts(),
         failures=FailureFacts(),
         rounds=RoundFacts((Arm.REAL, Arm.DEVICE), watcher.num_bursts, "ended"),
@@ -106,12 +106,12 @@ def _watched(name: str, main: Seen, watcher: Watcher, *, cuda: bool) -> WatchedF
     no_burst = None if watcher.num_bursts else watcher.no_burst
     if no_burst is None and not watcher.num_bursts and watcher.wants("burst"):
         no_burst = "it has no workers" if not main.source.workers else "too few batches"
-        no_burst = no_burst if main.source.tells else "what was iterated tells nothing of a queue"
+        no_burst = no_burst if main.source.tells else "the iterable does not expose a queue"
     shadow = _shadow(main, watcher)
     no_spans = None
     if not main.has_spans:
         no_spans = "too few batches" if not main.segments else "its workers were not forked, or do not take turns"
-        no_spans = no_spans if main.source.tells else "what was iterated tells nothing of workers"
+        no_spans = no_spans if main.source.tells else "the iterable does not expose its workers"
     return WatchedFacts(
         script=name,
         loaders=tuple(loader_of(one) for one in (main, *others)),
@@ -139,10 +139,10 @@ def _no_device_stamps(main: Seen, watcher: Watcher) -> str | None:
     """Why the device did not tell when the steps were done."""
     device = watcher.device
     if device is None:
-        return "it was first used when no more windows of steps followed"
+        return "the script first used it after the last measured window"
     if device.problem is not None or main.segments:
         return device.problem
-    return "too few steps, or the device reached none of their ends before the script's"
+    return "too few steps, or the device finished none of them before the script ended"
 
 
 def _shadow(main: Seen, watcher: Watcher) -> WatchedShadow | None:
@@ -150,7 +150,7 @@ def _shadow(main: Seen, watcher: Watcher) -> WatchedShadow | None:
     reader = watcher.shadow
     if reader is None or watcher.shadow_of != main.source:
         return None
-    return WatchedShadow((*reader.reads,), reader.start_ns / 1e9, reader.problem or "it goes on")
+    return WatchedShadow((*reader.reads,), reader.start_ns / 1e9, reader.problem or "it still runs")
 
 
 def _no_shadow(shadow: WatchedShadow | None, watcher: Watcher) -> str | None:
@@ -158,8 +158,8 @@ def _no_shadow(shadow: WatchedShadow | None, watcher: Watcher) -> str | None:
     if not watcher.wants("shadow") or (shadow is not None and len(shadow.reads) >= LEAST_READS):
         return None
     if shadow is None:
-        return watcher.no_shadow or "another loader, which was iterated first, took most of the time no more"
-    return f"it read {len(shadow.reads)} samples, of {LEAST_READS} at least: {shadow.stopped_by}"
+        return watcher.no_shadow or "another loader was read first, and this one then took most of the time"
+    return f"it read {len(shadow.reads)} of the {LEAST_READS} samples needed: {shadow.stopped_by}"
 
 
 def _no_doses(main: Seen, watcher: Watcher) -> str | None:
@@ -168,5 +168,6 @@ def _no_doses(main: Seen, watcher: Watcher) -> str | None:
     if not watcher.wants("delay") or num >= LEAST_PAIRS:
         return None
     return (
-        f"{num} windows had one, of {LEAST_PAIRS} at least: the run was too short for delays of {PART:.0%} of its time"
+        f"{num} of the {LEAST_PAIRS} windows needed had a delay: the run was too short for delays of {PART:.0%} of its "
+        "time"
     )

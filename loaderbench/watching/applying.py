@@ -79,7 +79,7 @@ class Applier:
         try:
             advised = self._advise(watcher)
         except Exception as error:  # the script goes on; its record says so
-            self.refused = [f"no advice could be made ({type(error).__name__}: {error})"]
+            self.refused = [f"computing advice failed ({type(error).__name__}: {error})"]
             return
         for change in advised:
             refusal = why_not(loader, change, seen)
@@ -93,8 +93,8 @@ class Applier:
     def why_nothing(self) -> str:
         """Where nothing was applied."""
         if not self._tries:
-            return "the script asked its loader for no second epoch"
-        return "; ".join(dict.fromkeys(self.refused)) or "nothing was advised that --apply can set"
+            return "the script read only one epoch"
+        return "; ".join(dict.fromkeys(self.refused)) or "no advice was one that --apply can set"
 
 
 def why_not(loader: Any, change: Change, seen: Seen) -> str | None:
@@ -105,16 +105,16 @@ def why_not(loader: Any, change: Change, seen: Seen) -> str | None:
     options = change.get(OPTIONS)
     persistent = isinstance(options, dict) and "persistent_workers" in options
     if settings.iterable and ("workers" in change or persistent):
-        return "its data set has an order of its own, which other workers would change"
+        return "its data set has its own order, which a new number of workers would change"
     drawn = any(times.draws_random is not False for times in seen.times)
     if not seen.source.workers and "workers" in change and drawn:
         return (
-            "making its samples draws random numbers in the script's own process (or nobody could look): with workers "
-            "later epochs would have another order"
+            "its samples draw random numbers in the script's process, or that is unknown: with workers later "
+            "epochs would have another order"
         )
     for sampler in samplers_of(loader) if what else ():
         if not sampler.startswith(KNOWN_SAMPLERS) and sampler not in LISTS:
-            return f"its sampler {sampler} may draw random numbers while the training does: {what} would move them"
+            return f"its sampler {sampler} may draw random numbers during training: {what} would shift them"
     if persistent and loader.num_workers == 0:
         return "persistent_workers needs workers"
     return _why_not_with(loader, seen, workers="workers" in change, persistent=persistent)
@@ -129,20 +129,20 @@ def _why_not_with(loader: Any, seen: Seen, *, workers: bool, persistent: bool) -
         own, handle = next(filter(is_random, things), None), next(filter(is_handle, things), None)
         on_device = any(times.on_device for times in seen.times) or any(map(uses_device, things))
     except Exception as error:  # an object of the script's own
-        return f"its data set cannot be looked through ({type(error).__name__})"
+        return f"its data set cannot be inspected ({type(error).__name__})"
     if own is not None:
         return (
-            f"its samples may be drawn by a random generator of their own ({named(own)}), of which each worker has a "
-            "copy: other samples would be drawn"
+            f"its samples may come from their own random generator ({named(own)}), which each worker copies: "
+            "the samples would change"
         )
     if workers and handle is not None:
         return f"its data set holds an open file or connection ({named(handle)}), which workers cannot share"
     if workers and not seen.source.workers and on_device:
-        return "its samples are made with CUDA, which workers that are forked cannot use"
+        return "its samples are made with CUDA, which forked workers cannot use"
     if persistent and _picture(loader) is None:
         return (
-            "its data set holds too much to see whether the script changes it between epochs, which workers that stay "
-            "would miss"
+            "its data set is too large to see whether the script changes it between epochs; persistent "
+            "workers would miss that"
         )
     return None
 

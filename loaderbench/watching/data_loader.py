@@ -120,7 +120,7 @@ def start_shadow(watcher: Watcher, loader: Any) -> None:
         watcher.shadow.close()
     data, num = loader.dataset, length_of(loader.dataset)
     if isinstance(data, IterableDataset) or num is None:
-        watcher.no_shadow = "an iterable data set's samples have no numbers"
+        watcher.no_shadow = "the samples of an iterable data set have no numbers"
         return
     watcher.shadow, watcher.shadow_of, watcher.no_shadow = Shadow(data, num), source, None
 

@@ -349,11 +349,11 @@ class Watcher:
                 time.sleep(POLL_S)
                 full = queue.is_full()
         except (AttributeError, NotImplementedError) as error:
-            self.no_burst = f"this loader's queue cannot be seen ({error})"
+            self.no_burst = f"this loader's queue cannot be inspected ({error})"
             full = False
         self._failed = 0 if full else self._failed + 1
         if self._failed >= MOST_FAILED and self.no_burst is None:
-            self.no_burst = f"its queue was not full after {PATIENCE_S:g} s"
+            self.no_burst = f"its queue did not fill within {PATIENCE_S:g} s"
         return full
 
     def told(self) -> None:

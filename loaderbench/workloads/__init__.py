@@ -1,4 +1,4 @@
-"""What a step does: a real model of torchvision or the user, an emulated device's profile, or a plug-in's work."""
+"""Workloads run a step: a real model of torchvision or the user, an emulated device's profile, or a plug-in's work."""
 
 from __future__ import annotations
 

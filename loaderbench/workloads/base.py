@@ -1,4 +1,4 @@
-"""What a step does with a batch."""
+"""A workload processes a batch in a step."""
 
 from __future__ import annotations
 

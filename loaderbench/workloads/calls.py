@@ -32,10 +32,10 @@ _MODULES = {name.lower(): name for name in dir(nn) if name[0].isupper()}
 
 @dataclass(frozen=True)
 class Site:
-    """Where a call stands."""
+    """Locates a call in the model."""
 
     path: str
-    """Of the leaf module, or of the module in whose `forward` a function is called; "" is the model itself."""
+    """Name of the leaf module, or of the module whose `forward` calls the function; "" is the model itself."""
     module: nn.Module | None
     """The leaf module; None for a function."""
     function: str = ""
@@ -172,7 +172,7 @@ PLAIN_LOSS = {"weight": None, "size_average": None, "ignore_index": -100, "reduc
 
 
 def _is_plain(args: tuple[Any, ...], kwargs: Keywords) -> bool:
-    """Whether a cross-entropy is the mean over class numbers: then it is exactly log_softmax and nll_loss (ATen's
+    """Check if a cross-entropy is the mean over class numbers: then it is exactly log_softmax and nll_loss (ATen's
     LossNLL.cpp), which are two operations with times of their own."""
     usual = all(name in PLAIN_LOSS and PLAIN_LOSS[name] == value for name, value in kwargs.items())
     return usual and len(args) == 2 and args[0].ndim == 2 and not args[1].is_floating_point()

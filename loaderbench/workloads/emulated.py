@@ -14,7 +14,7 @@ from loaderbench.workloads.example import known_size, random_batch
 
 
 class EmulatedWorkload:
-    """A `Workload` that computes nothing: it issues the profile's step, at the profile's cost in CPU time."""
+    """A `Workload` without computation: it issues the profile's step, at the profile's cost in CPU time."""
 
     def __init__(self, step: Step, device: EmulatedDevice, *, image_size: int | None, seed: int = 0) -> None:
         self._asked = step
@@ -45,5 +45,5 @@ def build(
         ConfigError: the device has no profile.
     """
     if not isinstance(device, EmulatedDevice):
-        raise ConfigError(f"--model {step.model} is the step of an emulated device, which is no model; give one's name")
+        raise ConfigError(f"--model {step.model} is the step of an emulated device, not a model: name a model")
     return EmulatedWorkload(step, device, image_size=image_size, seed=seed)

@@ -42,7 +42,7 @@ def build(
     if not isinstance(model, nn.Module):
         raise ConfigError(f"--model {detail} returns a {type(model).__name__}, not a torch.nn.Module")
     if step.mode == "train" and not any(weights.requires_grad for weights in model.parameters()):
-        raise ConfigError(f"--model {detail} has no parameters that train: give --mode infer, or a model with some")
+        raise ConfigError(f"--model {detail} has no trainable parameters: use --mode infer, or a model that has some")
     num_outputs = _num_outputs(model, detail, (step.channels, size, size))
     if num_outputs < num_classes:
         raise ConfigError(f"--model {detail} has {num_outputs} outputs, and the data set {num_classes} classes")
@@ -67,7 +67,7 @@ def _imported(path: str) -> Callable[[], Any]:
             module = importlib.import_module(module_name)
     except Exception as error:  # whatever the user's module raises
         reason = f"cannot import {module_name}: {_first_line(error)}"
-        raise ConfigError(f"--model {path}: {reason}; run where it can be imported, or set PYTHONPATH") from error
+        raise ConfigError(f"--model {path}: {reason}; run in its folder, or set PYTHONPATH") from error
     factory: Callable[[], Any] | None = getattr(module, name, None)
     if not callable(factory):
         raise ConfigError(f"--model {path}: {module_name} has no callable '{name}'")

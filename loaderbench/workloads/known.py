@@ -1,4 +1,4 @@
-"""What can be told of a `--model` text without importing PyTorch: the `check` functions of the workloads' traits."""
+"""Check a `--model` text without importing PyTorch: the `check` functions of the workloads' traits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loaderbench.devices.select import traits_of
 from loaderbench.errors import ConfigError
 
 LENET_MIN_SIDE = 16
-"""Side of LeNet's images; of smaller ones its second pooling leaves nothing."""
+"""Side of LeNet's images; its second pooling reduces smaller ones to size 0."""
 REGISTERED = re.compile(r"^@register_model\(\)\n(?:@.*\n)*def (\w+)", re.MULTILINE)
 """How torchvision's sources declare a model."""
 
@@ -41,22 +41,20 @@ def unknown_model(name: str, known: Collection[str]) -> ConfigError:
     """The error for a model that torchvision does not have."""
     close = difflib.get_close_matches(name, sorted(known), n=5, cutoff=0.4)
     names = f"close names: {', '.join(close)}" if close else "resnet50 is one of torchvision's"
-    return ConfigError(f"unknown model '{name}'; {names}; for your own give package.module:factory")
+    return ConfigError(f"unknown model '{name}'; {names}; for your own model give package.module:factory")
 
 
 def check_factory(path: str, step: Step) -> None:
-    """Raises ConfigError where there is no such module. It is looked for, and not imported."""
+    """Raises ConfigError if there is no such module, without importing it."""
     module, _, name = path.partition(":")
     if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         raise ConfigError(f"--model {path}: give package.module:factory, such as my_models:make")
     if not _is_there(module):
-        raise ConfigError(
-            f"--model {path}: cannot import {module}, which is not there; run where it is, or set PYTHONPATH"
-        )
+        raise ConfigError(f"--model {path}: there is no module {module}; run in its folder, or set PYTHONPATH")
 
 
 def _is_there(module: str) -> bool:
-    """Whether Python would find the module: in the current folder last, as workloads/factory.py does."""
+    """Check if Python would find the module: in the current folder last, as workloads/factory.py does."""
     name, spec, places = "", None, None
     for part in module.split("."):
         name = f"{name}.{part}".lstrip(".")
@@ -86,4 +84,4 @@ def check_lenet(detail: str, step: Step) -> None:
 def check_emulated(detail: str, step: Step) -> None:
     """Raises ConfigError for the emulated step on a device that computes."""
     if traits_of(step.device).workload is None:
-        raise ConfigError(f"--model {step.model} is the step of an emulated device, which is no model; give one's name")
+        raise ConfigError(f"--model {step.model} is the step of an emulated device, not a model: name a model")

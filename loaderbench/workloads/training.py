@@ -125,7 +125,7 @@ class ModelWorkload:
 
     @property
     def constants(self) -> tuple[torch.Tensor, ...]:
-        """What it has on the device beside the model."""
+        """List its tensors on the device that are not the model's."""
         return self._scale, self._shift
 
     def give_memory(self, device: torch.device) -> None:
@@ -173,7 +173,7 @@ class ModelWorkload:
         """Enqueue one step.
 
         Raises:
-            OutOfMemory: it does not fit into the device's memory; never goes on with a smaller batch.
+            OutOfMemory: it does not fit in the device's memory; it never continues with a smaller batch.
             BatchTooSmall: batch norm in training has one value a channel.
         """
         try:
@@ -206,7 +206,7 @@ class ModelWorkload:
 
     @property
     def scales_dynamically(self) -> bool:
-        """Whether a step may be skipped, and `update` must follow a `backward`."""
+        """Check if a step may be skipped, so that `update` must follow a `backward`."""
         return self._scaler is not None
 
     def prepared(self, inputs: Any) -> Any:
@@ -230,9 +230,8 @@ class ModelWorkload:
             if not str(error).startswith(VIEW_SAYS):
                 raise
             raise ConfigError(
-                f"{self._asked.model} calls view() on a tensor whose values lie in channels_last order, in which "
-                "loaderbench runs every model: call reshape() or flatten() there, which copy where they must "
-                f"(PyTorch: {error})"
+                f"{self._asked.model} calls view() on a tensor in channels_last order, which loaderbench uses for "
+                f"every model: call reshape() or flatten() instead (PyTorch: {error})"
             ) from error
 
     def backward(self, loss: Any) -> None:
@@ -348,8 +347,9 @@ class ModelWorkload:
 def batch_of_one(model: str, image_size: int) -> str:
     """Why a model with batch norm cannot train on a batch of one."""
     return (
-        f"{model} cannot train on batches of one image of {image_size}×{image_size}: its last maps are 1×1, and batch "
-        "norm needs two values a channel; give a --batch-size from 2 on, or a larger --input-size"
+        f"{model} cannot train on batches of one image of {image_size}×{image_size}: its last maps are "
+        "1×1, and batch norm needs two values per channel; give --batch-size 2 or more, or a larger "
+        "--input-size"
     )
 
 

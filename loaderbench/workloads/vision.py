@@ -65,7 +65,7 @@ def _made(name: str, num_classes: int) -> nn.Module:
 
 def check_images(name: str, step: Step, size: int) -> None:
     """Check that the model takes the step's batches of images of `size`², from shapes alone: on PyTorch's `meta`
-    device nothing is allocated and nothing computed.
+    device, which neither allocates nor computes.
 
     Raises:
         ConfigError: an unknown model, or images that it cannot take.
@@ -86,7 +86,7 @@ def check_images(name: str, step: Step, size: int) -> None:
     if (own := shapes.own_size()) is None:
         raise ConfigError(f"{does}: {complaint}")
     if not shapes.takes(2 * own):
-        raise ConfigError(f"{does}: it takes images of one size alone; give --input-size {own}")
+        raise ConfigError(f"{does}: it takes images of one size only; give --input-size {own}")
     least = shapes.least_size(size, own)
     why = ", for its auxiliary classifier," if step.mode == "train" and _Shapes(name, "infer").takes(size) else ""
     raise ConfigError(f"{does}: it takes images{why} of {least}×{least} or larger; give --input-size {own}")
@@ -94,7 +94,7 @@ def check_images(name: str, step: Step, size: int) -> None:
 
 @functools.cache
 def _complaint(name: str, mode: str, size: int, num_images: int) -> str | None:
-    """What the model says of so many images of `size`²; the cases of a sweep ask the same once more."""
+    """Return the model's complaint about this many images of `size`²; cached, since a sweep's cases repeat it."""
     return _Shapes(name, mode).complaint(size, num_images)
 
 

@@ -15,7 +15,7 @@ from loaderbench.recording.model_memory import TrialFacts
 
 MIB = 2**20
 HUNG = Failure("CaseFailed", "no sign of life for 900 s: does the device cpu hang?")
-TOO_LARGE = Failure("OutOfMemory", "does not fit: tensors took more than the cap")
+TOO_LARGE = Failure("OutOfMemory", "does not fit: tensors need more than the cap")
 LINE = MemoryLine(np.array([90.0, 40.0]) * MIB, np.array([1.0, 9.0]) * MIB)
 """An update of 90 MiB, and activations of 9 MiB an image, which pass it from batch 7 on."""
 

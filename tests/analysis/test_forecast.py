@@ -252,7 +252,7 @@ def test_a_first_epoch_is_scored_only_where_memory_was_emptied() -> None:
     wide = math.log((10 * 0.5 * 1.02 + 0.5 * 1.02) / 5.25)  # the short batch takes at most a whole step
     assert cold.score == pytest.approx(math.log(6.0 / 5.25) / (wide + 0.01))
     assert warm.score is not None and warm.not_scored is None
-    assert emptied.score is None and "could not be emptied" in (emptied.not_scored or "")
+    assert emptied.score is None and "still held" in (emptied.not_scored or "")
     assert lost.score is not None and lost.not_scored is None  # that memory holds the set is part of the forecast
     assert found.checked_training is None  # two of its epochs say nothing
 
@@ -271,7 +271,7 @@ def test_a_check_is_predicted_for_the_images_that_it_ran() -> None:
 def test_a_first_epoch_without_a_view_of_memory_is_not_scored() -> None:
     runs = (EpochRun("train", 1050, 6.0, None, "cold"),)
     found = forecast_of(facts(Asked(1050, 1), check=CheckFacts(runs, num_images=1050)))
-    assert found.checked[0].score is None and "cannot be seen" in (found.checked[0].not_scored or "")
+    assert found.checked[0].score is None and "is unknown" in (found.checked[0].not_scored or "")
     same = steps(0.5, 0.02, "no_files", "run")
     without_files = source(cold=same, warm=same, image_bytes=None)
     found = forecast_of(facts(Asked(1050, 1), without_files, check=CheckFacts(runs, num_images=1050)))

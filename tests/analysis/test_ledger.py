@@ -103,7 +103,7 @@ def test_a_largest_batch_that_was_not_found_is_no_entry(study: StudyRecord) -> N
 def test_a_miss_at_the_end_of_the_search_stays_a_miss(predicted: int, found: int) -> None:
     (entry,) = entries_of_study(fit_study(predicted, found, most=512))
     assert (entry.predicted, entry.measured) == (predicted, found)
-    assert entry.what.endswith("larger ones were not looked at")
+    assert entry.what.endswith("larger batches were not tried")
 
 
 def test_a_split_is_the_finish_of_what_was_run() -> None:

@@ -40,7 +40,7 @@ def test_a_peak_above_the_memory_does_not_fit_however_fast_it_is() -> None:
     tight = timed(0.05, 4 * MIB, peak=101 * MIB)
     found = offload_of(study(settings=(*CURVE, tight)))
     (row,) = [row for row in found.thresholds if row.above_bytes == 4 * MIB]
-    assert row.outcome == "out_of_memory" and "peaked at 101 MiB, above the memory of 100 MiB" in (row.why or "")
+    assert row.outcome == "out_of_memory" and "its peak of 101 MiB exceeds the memory of 100 MiB" in (row.why or "")
     assert found.best is not None and found.best.above_bytes is None
 
 

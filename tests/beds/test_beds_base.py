@@ -45,7 +45,7 @@ def leave(folder, pid, ticks, **more):
 def test_a_bed_whose_process_is_gone_is_removed(own_beds):
     left = leave(own_beds, *ended_process())
     told = base.clean_leftovers()
-    assert told == [f"removed throttled_loop left by process {left.owner_pid}"]
+    assert told == [f"removed throttled_loop, which process {left.owner_pid} left"]
     assert [path.name for path in own_beds.iterdir()] == ["lock"]
 
 

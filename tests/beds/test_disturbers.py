@@ -125,7 +125,7 @@ def test_the_group_of_a_killed_owner_is_removed_by_the_next(start_owner):
     assert Path(group, "cgroup.procs").read_text().split() == [str(owner.pid)]
     os.kill(owner.pid, signal.SIGKILL)
     owner.wait()
-    assert f"removed quota left by process {owner.pid}" in clean_leftovers()
+    assert f"removed quota, which process {owner.pid} left" in clean_leftovers()
     assert not Path(group).exists()
 
 

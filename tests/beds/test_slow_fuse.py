@@ -152,7 +152,7 @@ def test_the_daemon_ends_with_its_killed_owner_and_the_next_run_removes_the_rest
     assert start_time_ticks(int(daemon_pid)) is None
     assert path not in mount_points()
     assert Path(path).parent.exists()
-    assert f"removed slow_fuse left by process {owner.pid}" in clean_leftovers()
+    assert f"removed slow_fuse, which process {owner.pid} left" in clean_leftovers()
     assert not Path(path).parent.exists()
 
 

@@ -110,7 +110,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next(served_tree, start_owner)
         # when the next run looks
         told = clean_leftovers()
         # then it is gone from the tree, whoever still reads
-        assert f"removed throttled_loop left by process {owner.pid}" in told
+        assert f"removed throttled_loop, which process {owner.pid} left" in told
         assert path not in mount_points()
         assert not Path(cgroup).exists()
         assert not Path(path).parent.exists()

@@ -97,12 +97,12 @@ def test_a_trial_holds_until_the_machine_starts_again_or_the_kernel_is_another(k
 def test_where_neither_way_works_the_reason_is_named_and_kept(kernel: Kernel) -> None:
     log = kernel(PANICKED, with_library=PANICKED)
     for _ in range(2):
-        with pytest.raises(UnavailableError, match=r"does not run on this processor .*exitcode=0x0000000b"):
+        with pytest.raises(UnavailableError, match=r"does not run on this CPU .*exitcode=0x0000000b"):
             uml.check_available()
     assert len(boots(log)) == 2
     state, what, step = bed_finding()
     assert state == MISSING
-    assert "does not run on this processor" in what
+    assert "does not run on this CPU" in what
     assert step is not None and "6.13" in step
 
 

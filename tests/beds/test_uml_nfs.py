@@ -116,7 +116,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next(served_tree, tmp_path, st
     assert helpers_of(folder)
     owner.kill()
     owner.wait()
-    assert f"removed uml_nfs left by process {owner.pid}" in base.clean_leftovers()
+    assert f"removed uml_nfs, which process {owner.pid} left" in base.clean_leftovers()
     assert helpers_of(folder) == []
     assert not Path(folder).exists()
 

@@ -196,7 +196,7 @@ def test_where_others_may_write_nothing_is_kept(tmp_path: Path, monkeypatch: pyt
     cache.mkdir()
     cache.chmod(0o777)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    assert f"others may write {cache}" in str(not_kept("libjpeg"))
+    assert f"other users may write to {cache}" in str(not_kept("libjpeg"))
 
 
 def test_what_was_built_before_is_used_although_nothing_more_can_be_kept(

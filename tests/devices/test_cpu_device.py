@@ -96,10 +96,10 @@ def test_precisions_that_the_cpu_lacks_name_those_that_it_has():
     cpu = CpuDevice()
     assert [one for one in PRECISIONS if cpu.lacks(one) is None] == ["fp32", "bf16", "pure-bf16", "amp-bf16"]
     assert cpu.lacks("tf32") == (
-        "--precision tf32 is not for --device cpu (TF32 is a mode of NVIDIA's tensor cores): "
+        "--device cpu does not take --precision tf32 (TF32 is a mode of NVIDIA's tensor cores): "
         "use fp32, bf16, pure-bf16, amp-bf16"
     )
-    assert "fp16 is slow and partial there" in cpu.lacks("amp-fp16")
+    assert "fp16 is slow and incomplete on it" in cpu.lacks("amp-fp16")
 
 
 def test_an_allocation_that_does_not_fit_is_this_machines_memory():

@@ -180,7 +180,7 @@ def test_memory_by_the_allocator_and_by_the_driver(fake):
     opened.begin_memory()
     opened.release_memory()
     assert fake.calls == ["reset_peak_memory_stats", "empty_cache", "reset_peak_memory_stats"]
-    why = {"rss_growth_bytes": "the model's memory is the device's"}
+    why = {"rss_growth_bytes": "the model's memory is counted on the device"}
     assert opened.memory() == MemoryFacts(500, 600, 700, None, why)
     fake.process_bytes = None
     facts = opened.memory()
@@ -215,7 +215,7 @@ def test_whose_memory_was_too_small(fake):
     with pytest.raises(OutOfMemory) as caught:
         opened.copy_in(huge, huge)
     assert str(caught.value) == (
-        "does not fit: a batch of 3 MB beside the model needs more than the device's 151 GB; try a smaller --batch-size"
+        "does not fit: a batch of 3 MB and the model need more than the device's 151 GB; try a smaller --batch-size"
     )
 
 

@@ -57,7 +57,7 @@ def test_auto_takes_a_gpu_where_there_is_one(monkeypatch):
     assert parse("auto").device == "cuda:0"
     assert parse("auto").precision == "amp-bf16"
     assert parse("cuda:1").device == "cuda:1"
-    with pytest.raises(UnavailableError, match="no GPU 2 here: 2 found"):
+    with pytest.raises(UnavailableError, match="there is no GPU 2: 2 found"):
         parse("cuda:2")
 
 
@@ -78,17 +78,17 @@ def test_auto_without_a_gpu_emulates_one_and_says_so(monkeypatch):
             {"model": "vgg16"},
             "no emulated profile of h200 for vgg16 train amp-bf16; h200 has infer amp-bf16 (resnet50), train amp-bf16 "
             "(resnet50), train fp32 (resnet50); vgg16 has a100 infer pure-fp16, rtx2080ti infer fp32, "
-            "rtx4090 infer amp-fp16; --device emulated:FILE.toml takes your own times; use --device cpu",
+            "rtx4090 infer amp-fp16; use your own times with --device emulated:FILE.toml; use --device cpu",
         ),
         ("emulated", {"model": "alexnet"}, "; no machine has alexnet; "),
         (
             "emulated:a100",
             {"mode": "infer"},
-            "of a100 for resnet50 infer amp-bf16; it has amp-fp16, pure-fp16, tf32: give --precision amp-fp16",
+            "of a100 for resnet50 infer amp-bf16; it has amp-fp16, pure-fp16, tf32: use --precision amp-fp16",
         ),
         ("emulated:h300", {}, "no device profile 'h300'; there are profiles of a100, h100, h200"),
         ("emulated:rtx6000", {}, "no device profile 'rtx6000'"),
-        ("emulated:h200x0", {}, "emulated:h200x0: what follows the last x is a factor of the device's speed"),
+        ("emulated:h200x0", {}, "emulated:h200x0: the number after the last x must be a speed factor"),
         ("emulated:h200x-1", {}, "from 0.001 to 1000: h200x2 is twice as fast"),
         ("emulated:h200-resnet50-train-fp32", {"mode": "infer"}, "is for --model resnet50 --mode train"),
         ("emulated:h200-resnet50-train-fp32", {"precision": "bf16"}, "--precision fp32, not resnet50 train bf16"),
@@ -96,7 +96,7 @@ def test_auto_without_a_gpu_emulates_one_and_says_so(monkeypatch):
         (
             "cpu:0",
             {},
-            "unknown device 'cpu:0': give 1 to 2 threads, the usable CPUs here; or use cpu, ",
+            "unknown device 'cpu:0': give 1 to 2 threads, the usable CPUs here; or use cpu for",
         ),
         ("cpu:99", {}, "give 1 to 2 threads, the usable CPUs here"),
         ("cpu:-1", {}, "unknown device 'cpu:-1'"),

@@ -273,7 +273,7 @@ def test_a_published_profile_costs_the_host_nothing_and_tells_no_busy_time():
     duration_ms = emulated.profile.duration_ms(12).value
     assert last - first == pytest.approx(duration_ms * MS, abs=0.5 * MS)
     issue = emulated.describe().details["constants"]["issue_ms"]
-    assert issue["value"] is None and "does not tell" in issue["source"]
+    assert issue["value"] is None and "lacks the host's time" in issue["source"]
 
 
 def test_peak_memory_is_unknown_not_zero():

@@ -131,7 +131,7 @@ def test_which_precisions_it_lacks(fake):
     assert opened.lacks("tf32") is not None
     assert all(opened.lacks(precision) is None for precision in ("fp32", "fp16", "amp-fp16", "bf16", "amp-bf16"))
     fake.bf16 = False
-    assert "--precision amp-bf16 is not for this Intel GPU" in opened.lacks("amp-bf16")
+    assert "this Intel GPU does not take --precision amp-bf16" in opened.lacks("amp-bf16")
     assert opened.lacks("fp16") is None
 
 
@@ -154,7 +154,7 @@ def test_whose_memory_was_too_small(fake):
 
 def test_without_one_it_is_unavailable_in_one_line(monkeypatch):
     monkeypatch.setattr("torch.xpu.device_count", lambda: 0)
-    with pytest.raises(UnavailableError, match=r"no Intel GPU 0 here: torch\.xpu offers 0") as caught:
+    with pytest.raises(UnavailableError, match=r"there is no Intel GPU 0: torch\.xpu offers 0") as caught:
         XpuDevice(0)
     assert "\n" not in str(caught.value)
 

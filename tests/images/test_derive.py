@@ -89,8 +89,8 @@ def test_an_image_that_would_be_too_large_is_named_and_the_rest_made(source: Pat
     Image.new("RGB", (2000, 10)).save(source / "cat" / "wide.jpg")
     derived = derive_dataset(source, [32, 512], tmp_path / "out", processes=1)
     assert {Path(path).name: reason for path, reason in derived.broken} == {
-        "long.jpg": "at 512 it would be 512×102400, and a side of a JPEG has at most 65,500 pixels",
-        "wide.jpg": "at 512 it would be 102400×512, and a side of a JPEG has at most 65,500 pixels",
+        "long.jpg": "at 512 it would be 512×102400, but a JPEG side has at most 65,500 pixels",
+        "wide.jpg": "at 512 it would be 102400×512, but a JPEG side has at most 65,500 pixels",
     }
     assert derived.num_made == 2 * 4
     names = [{path.relative_to(folder) for path in folder.glob("*/*")} for folder in derived.variants.values()]

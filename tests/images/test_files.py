@@ -43,15 +43,15 @@ def opened(mode: int) -> Callable[[Path], None]:
 
 SPOILED: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "another user's": (".", given_away, f"user {STRANGER} owns"),
-    "writable by the group": (".", opened(0o770), "others may write"),
-    "writable by all": (".", opened(0o707), "others may write"),
-    "sticky, which protects no new file in it": (".", opened(0o1777), "others may write"),
+    "writable by the group": (".", opened(0o770), "other users may write to"),
+    "writable by all": (".", opened(0o707), "other users may write to"),
+    "sticky, which protects no new file in it": (".", opened(0o1777), "other users may write to"),
     "a file of another user in it": ("PIL/__init__.py", given_away, f"user {STRANGER} owns"),
-    "a file in it that all may write": ("PIL/__init__.py", opened(0o666), "others may write"),
-    "a folder in it that all may write": ("PIL", opened(0o777), "others may write"),
+    "a file in it that all may write": ("PIL/__init__.py", opened(0o666), "other users may write to"),
+    "a folder in it that all may write": ("PIL", opened(0o777), "other users may write to"),
     "in another user's folder": ("..", given_away, f"user {STRANGER} owns"),
-    "in a folder that all may write": ("..", opened(0o777), "others may write"),
-    "far below a folder that all may write": ("../../..", opened(0o777), "others may write"),
+    "in a folder that all may write": ("..", opened(0o777), "other users may write to"),
+    "far below a folder that all may write": ("../../..", opened(0o777), "other users may write to"),
 }
 
 
@@ -81,7 +81,7 @@ def test_links_are_followed_to_whose_they_are(prefix: Path, tmp_path: Path) -> N
     (tmp_path / "cache").symlink_to("foreign/cache")
     check_own(prefix)
     foreign.chmod(0o777)
-    with pytest.raises(UnavailableError, match=rf"others may write {foreign}"):
+    with pytest.raises(UnavailableError, match=rf"other users may write to {foreign}"):
         check_own(prefix)
     foreign.chmod(0o700)
     given_away(tmp_path / "cache")
@@ -102,7 +102,7 @@ def test_a_library_is_not_loaded_from_where_others_could_have_put_it(cache: Path
     for path in (built, built.parent, cache, cache.parent):
         mode = path.stat().st_mode
         path.chmod(mode | 0o002)
-        with pytest.raises(UnavailableError, match=f"others may write {path}"):
+        with pytest.raises(UnavailableError, match=f"other users may write to {path}"):
             native.build(source)
         path.chmod(mode)
     assert native.build(source) == built

@@ -114,7 +114,7 @@ def test_a_scan_checks_every_kind(mixed: Path) -> None:
         ("3.png", "truncated"),
         ("4.webp", "truncated"),
         ("5.webp", "damaged header"),
-        ("6.jpg", "PNG content, but called JPEG"),
+        ("6.jpg", "PNG content, but named JPEG"),
     ]
     assert found.resolutions == [{"width": 64, "height": 48, "num_images": 4}]
 

@@ -139,7 +139,7 @@ def deep_tree(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_tree_that_goes_too_deep_is_refused_in_one_line(deep_tree: Path) -> None:
-    with pytest.raises(ConfigError, match="goes more than 100 folders deep") as error:
+    with pytest.raises(ConfigError, match="is nested more than 100 folders deep") as error:
         index_images(str(deep_tree))
     assert len(str(error.value)) < 300
     assert str(first_image(str(deep_tree))).endswith("x.jpg")

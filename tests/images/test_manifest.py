@@ -91,13 +91,13 @@ def test_a_manifest_names_a_tree_and_its_variants(
         ("root = 'x'\nrot = 1", "unknown entry 'rot'; did you mean root"),
         ("name = 'x'", "either root"),
         ("root = ", "the manifest bad.toml is not valid TOML"),
-        ("root = 'x'\nname = 1", "name and description are texts"),
-        ("root = 'x'\n[variants]\n'²' = 'y'", "maps resolutions to folders"),
-        (f"root = 'x'\n[variants]\n{'9' * 5000} = 'y'", "maps resolutions to folders"),
+        ("root = 'x'\nname = 1", "name and description must be strings"),
+        ("root = 'x'\n[variants]\n'²' = 'y'", "must map resolutions to folders"),
+        (f"root = 'x'\n[variants]\n{'9' * 5000} = 'y'", "must map resolutions to folders"),
         (f"root = {'9' * 5000}", "is not valid TOML: it holds a number of more than 4,300 digits"),
         (f"root = {'[' * 5000}", "is not valid TOML: it is nested too deeply"),
-        ("root = 'x'\n[variants]\nbig = 'y'", "maps resolutions to folders"),
-        ("root = '/not/there'", "is not there"),
+        ("root = 'x'\n[variants]\nbig = 'y'", "must map resolutions to folders"),
+        ("root = '/not/there'", "does not exist"),
     ],
 )
 def test_a_bad_manifest_is_one_clear_line(elsewhere: Path, text: str, message: str) -> None:

@@ -43,7 +43,7 @@ def test_missing_and_resized_files_are_counted_and_named(copies: tuple[Path, Pat
     with pytest.raises(ConfigError) as error:
         check(copies)
     assert f"1 ({first.relative_to(copies[1])}) only in nvme" in str(error.value)
-    assert f"1 ({second.relative_to(copies[1])}) of other sizes" in str(error.value)
+    assert f"1 ({second.relative_to(copies[1])}) differ in size" in str(error.value)
     assert "only in nfs" not in str(error.value)
 
 
@@ -52,7 +52,7 @@ def test_other_content_of_the_same_size_is_found(copies: tuple[Path, Path]) -> N
     content = bytearray(changed.read_bytes())
     content[-10] ^= 1
     changed.write_bytes(content)
-    with pytest.raises(ConfigError, match="of 24 sampled with other content") as error:
+    with pytest.raises(ConfigError, match="of 24 sampled files differ in content") as error:
         check(copies)
     assert str(changed.relative_to(copies[1])) in str(error.value)
 

@@ -151,7 +151,7 @@ def test_a_header_behind_megabytes_of_metadata_is_found(tree: Path) -> None:
     scan = scan_dataset(tree)
     assert [(Path(path).name, reason) for path, reason in scan.broken] == [
         ("cut.jpg", "truncated: it ends before its frame header"),
-        ("endless.jpg", "damaged header: it does not end"),
+        ("endless.jpg", "damaged header: it has no end"),
     ]
     assert scan.num_images == 8 and {"width": 64, "height": 48, "num_images": 4} in scan.resolutions
 
@@ -159,7 +159,7 @@ def test_a_header_behind_megabytes_of_metadata_is_found(tree: Path) -> None:
 def test_a_picture_that_no_decoder_here_takes_is_listed(tree: Path) -> None:
     (tree / "cat" / "large.jpg").write_bytes(claiming(jpeg(64, 48), 65500, 65500))
     ((path, reason),) = scan_dataset(tree).broken
-    assert Path(path).name == "large.jpg" and "65500×65500 pixels: more than 178,956,970" in reason
+    assert Path(path).name == "large.jpg" and "65500×65500 pixels exceed the limit of 178,956,970" in reason
 
 
 def odd(root: Path) -> None:
@@ -202,13 +202,13 @@ def test_scan_finds_the_images_that_a_run_reads(tree: Path) -> None:
         "elsewhere/round/linked.jpg", "elsewhere/round/deep/deeper/1.jpg",
     }  # fmt: skip
     assert {Path(path).name: reason.partition(":")[0] for path, reason in scan.broken} == {
-        "pipe.jpg": "not a file, but a FIFO, a socket or a device",
+        "pipe.jpg": "not a file but a FIFO, a socket or a device",
         "dangling.jpg": "cannot be read",
         "itself.jpg": "cannot be read",
-        "up": "a link to a folder that it is in",
-        "upper": "a link to a folder that it is in",
-        "there": "a link to a folder that it is in",  # on the way by elsewhere/round
-        "round": "a link to a folder that it is in",  # on the way by cat/deep/there
+        "up": "a link to a parent folder",
+        "upper": "a link to a parent folder",
+        "there": "a link to a parent folder",  # on the way by elsewhere/round
+        "round": "a link to a parent folder",  # on the way by cat/deep/there
     }
     assert {"beside.jpg", "notes.txt"} <= {Path(path).name for path in scan.other_files}
 

@@ -107,7 +107,7 @@ def test_a_run_that_ends_early_keeps_its_finished_windows(
     assert end == "Ctrl-C" or not record["verdict"]["advice"]
     assert to_verify(stored.record) == []
     if end == "Ctrl-C":
-        assert ended.lines[-1] == f"loaderbench: interrupted: what was measured until then is kept: {stored.run_id}"
+        assert ended.lines[-1] == f"loaderbench: interrupted: the part measured so far is kept: {stored.run_id}"
     again = commands.call("show", stored.run_id, "--results", tmp_path / "runs")
     assert again.code == 0 and "until then: " in " ".join(again.out.split())
 
@@ -140,8 +140,8 @@ def test_finished_cases_are_kept_when_the_next_is_interrupted(small_set: Path, t
         assert ended.code == commands.INTERRUPTED
         assert num_finished >= 1
         assert ended.lines[-1] == (
-            f"loaderbench: interrupted: {num_finished} of 40 cases were finished and are kept; the same command with "
-            "--resume measures the rest"
+            f"loaderbench: interrupted: {num_finished} of 40 cases finished and are kept; repeat the command with "
+            "--resume to measure the rest"
         )
         assert started.alive() == []
 

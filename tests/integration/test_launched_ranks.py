@@ -204,7 +204,7 @@ def test_a_storage_that_hangs_leaves_the_finished_cases_of_a_sweep(small_set: Pa
         with launched(data, tmp_path, *options, "--resume", seconds=4, command="sweep") as launch:
             _, errors = launch.communicate(timeout=120)
             assert launch.returncode == 0, errors
-    assert "1 of 2 cases are finished and taken" in errors
+    assert "already has 1 of 2 cases" in errors
     assert before < ended_well(store) and len(ended_well(store)) == 4
 
 
@@ -235,7 +235,7 @@ def test_an_interrupted_sweep_keeps_its_cases_and_resumes(small_set: Path, tmp_p
         begun = time.monotonic()
         launch.send_signal(signal.SIGINT)
         said = ended(launch, begun, ranks)
-    assert "1 of 2 cases were finished and are kept" in said and "--resume" in said
+    assert "1 of 2 cases finished and are kept" in said and "--resume" in said
     before = {run.run_id for run in store.runs() if run.record is not None and run.record.status == "ok"}
     assert len(before) == 2  # a run a rank
     answer = tmp_path / "answer.json"
@@ -248,13 +248,13 @@ def test_an_interrupted_sweep_keeps_its_cases_and_resumes(small_set: Path, tmp_p
     assert [case["case"]["batch_size"] for case in cases] == [2, 4]
     assert {one["run_id"] for one in cases[0]["ranks"]} == before
     assert not before & {one["run_id"] for one in cases[1]["ranks"]}
-    assert "1 of 2 cases are finished and taken" in errors
+    assert "already has 1 of 2 cases" in errors
 
 
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["--verify"], "loaderbench: --verify: for one process only; run it without the launcher"),
+        (["--verify"], "loaderbench: --verify works in one process only: run it without the launcher"),
         (["--loader", "webdataset"], "loaderbench: --loader webdataset reads containers"),
     ],
 )

@@ -86,10 +86,10 @@ DEEP = "[" * 900 + "]" * 900
         ('"loader": null', f'"loader": {{"a": {DEEP}}}', "nested deeper than 50 levels"),
         ('"loader": null', f'"loader": {"[" * 99_999}', "nested too deeply"),
         ('"loader": null', '"loader": {"a": [NaN]}', "NaN is not JSON"),
-        (f'"schema": {SCHEMA}', '"schema": -1', "there is no schema -1"),
+        (f'"schema": {SCHEMA}', '"schema": -1', "schema -1 does not exist"),
         ('"batch_size": 64', '"batch_size": 0', "case.batch_size must be above 0"),
-        ('"wall_s": 60.0', '"wall_s": 1e200', "wall_s is no figure that a run can give"),
-        ('"wall_s": 60.0', '"wall_s": 1e-200', "wall_s is no figure that a run can give"),
+        ('"wall_s": 60.0', '"wall_s": 1e200', "wall_s is not a possible figure of a run"),
+        ('"wall_s": 60.0', '"wall_s": 1e-200', "wall_s is not a possible figure of a run"),
     ],
     ids=lambda value: value[:30],
 )  # fmt: skip
@@ -112,7 +112,7 @@ def test_what_is_no_file_is_named_and_not_waited_for(store: Store, kind: str) ->
         path.symlink_to("run.json" if kind == "loop" else "/dev/zero")
     run = second(store)
     assert run.status == "unreadable"
-    assert re.search(r"run\.json is no file|cannot read .*run\.json", str(run.problem))
+    assert re.search(r"run\.json is not a regular file|cannot read .*run\.json", str(run.problem))
 
 
 def test_a_folder_that_cannot_be_read_is_listed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,14 +137,14 @@ def test_a_run_without_its_case_keeps_its_result_and_says_so(store: Store) -> No
     assert run.problem == "case.json is missing; run.json holds the case too"
     (folder / "run.json").unlink()
     (folder / "facts.json").touch()
-    assert second(store).problem == "it holds neither case.json nor run.json"
+    assert second(store).problem == "the folder has neither case.json nor run.json"
     (folder / "facts.json").unlink()
     assert second(store).status == "unreadable", "an empty folder with a run's name"
 
 
 def test_a_case_of_another_run_is_noticed(store: Store) -> None:
     changed(store.runs()[1].path / "case.json", lambda case: case.update(workers=7))
-    assert "is of another run" in str(second(store).problem)
+    assert "belongs to another run" in str(second(store).problem)
 
 
 def study(store: Store, facts: Any, kind: Any = "sweep") -> Path:
@@ -216,7 +216,7 @@ def test_the_tables_of_another_run_are_noticed(tmp_path: Path) -> None:
     one, other = measured(Store(tmp_path), 1), measured(Store(tmp_path), 2)
     assert load_run(one).recording is not None
     shutil.copy(other / "arrays.npz", one / "arrays.npz")
-    with pytest.raises(ConfigError, match=r"arrays\.npz is damaged, or belongs to another run") as error:
+    with pytest.raises(ConfigError, match=r"arrays\.npz is damaged or belongs to another run") as error:
         load_run(one)
     assert "\n" not in str(error.value)
     assert load_run(other).recording is not None
@@ -354,7 +354,7 @@ def test_where_there_is_room_nowhere_what_is_there_already_stays(
     folder = store.open_run(CASE)
     fill(monkeypatch, tmp_path, "run.json")
     run = make_run(CASE, None, run_id=folder.run_id, status="failed")
-    with pytest.raises(Spilled, match="room nowhere else") as error:
+    with pytest.raises(Spilled, match="no other folder has room") as error:
         stored(folder, run)
     assert isinstance(error.value.record, RunRecord)
     assert load_run(folder.path).status == "failed"
@@ -451,7 +451,7 @@ def test_what_was_kept_elsewhere_and_is_gone_is_said_to_be(
     (root,) = elsewhere.iterdir()
     shutil.rmtree(root)
     (run,) = store.runs()
-    assert run.problem == f"its result could not be written here: it was kept in {root}, which is not there"
+    assert run.problem == f"its result could not be written here: it was kept in {root}, which does not exist"
 
 
 def test_notes_of_earlier_versions_are_read(store: Store) -> None:

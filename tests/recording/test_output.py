@@ -195,7 +195,7 @@ def test_a_run_that_calls_itself_a_path_is_drawn_in_this_folder(
         ("file/x", "Not a directory"),
         ("loop", "symbolic links"),
         ("n" * 300, "name too long"),
-        ("/proc/self/fd/9999", "there is no open file of that number"),
+        ("/proc/self/fd/9999", "no file is open under that number"),
     ],
 )
 def test_a_place_that_takes_no_file_is_said_in_one_line(

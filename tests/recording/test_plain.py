@@ -124,9 +124,9 @@ def test_null_is_read_as_nan_where_a_number_must_be_and_as_none_where_it_may_be_
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        (object(), "the value has no JSON form: object"),
-        ({"a": [1, {"b": object()}]}, r"a\[1\]\.b has no JSON form: object"),
-        (Inner(1j), "number has no JSON form: complex"),  # type: ignore[arg-type]
+        (object(), "the value cannot be written as JSON: object"),
+        ({"a": [1, {"b": object()}]}, r"a\[1\]\.b cannot be written as JSON: object"),
+        (Inner(1j), "number cannot be written as JSON: complex"),  # type: ignore[arg-type]
     ],
 )
 def test_what_has_no_json_form_is_refused_by_its_place(value: object, says: str) -> None:

@@ -277,7 +277,7 @@ def test_a_figure_that_must_be_there_and_is_nan_does_not_make_the_run_unreadable
 
 def test_what_has_no_json_form_is_refused_by_its_place(tmp_path: Path) -> None:
     folder = Store(tmp_path).open_run(CASE)
-    with pytest.raises(TypeError, match=r"loader\.lock has no JSON form"):
+    with pytest.raises(TypeError, match=r"loader\.lock cannot be written as JSON"):
         folder.write_record(record_of(folder, loader={"lock": object()}))
 
 
@@ -329,7 +329,7 @@ def test_damaged_raw_facts_are_one_clear_line(tmp_path: Path, damage: str) -> No
         del stored["recording"]["segments"][1]["steady"]
         facts.write_text(json.dumps(stored))
     says = {
-        "missing": "holds no raw facts",
+        "missing": "has no raw facts",
         "newer": f"schema {SCHEMA + 1}.*upgrade loaderbench",
         "a_field": r"recording\.segments\[1\] lacks steady",
     }

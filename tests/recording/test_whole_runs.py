@@ -112,7 +112,7 @@ def test_a_store_finds_the_run_to_load(tmp_path: Path) -> None:
     assert store.load_run(folder.run_id[:30]).case == store.load_run(str(folder.path)).case
     with pytest.raises(ConfigError, match="begins with 'nosuch'"):
         store.load_run("nosuch")
-    with pytest.raises(ConfigError, match="holds no raw facts"):
+    with pytest.raises(ConfigError, match="has no raw facts"):
         load_run(tmp_path / "nosuch")
 
 

@@ -388,7 +388,7 @@ def test_of_many_names_the_owner_is_told_the_first() -> None:
     anonymous = Anonymous()
     for number in range(25):
         anonymous.numbered("class", f"Face{number}")
-    assert anonymous.told()[-2:] == ["class 20: Face19", "and 5 more of these"]
+    assert anonymous.told()[-2:] == ["class 20: Face19", "and 5 more"]
 
 
 def test_a_code_of_a_newer_version_ends_no_report(tmp_path: Path) -> None:
@@ -410,7 +410,7 @@ def test_a_code_of_a_newer_version_ends_no_report(tmp_path: Path) -> None:
     [
         *FINDINGS, *FINDINGS["kernel_gap_not_measured"].choices["why"], FINDINGS["cache_state_gone"].words,
         *CACHE_STATES, *PRECISIONS, *get_args(Bottleneck), *get_args(LeftOut), *KINDS,
-        "the start took 7 s in all", "Python took 13 s of slow processors to start", "num_workers", "MemTotal",
+        "the start took 7 s in all", "Python took 13 s to start, because the CPUs are slow", "num_workers", "MemTotal",
     ],
 )  # fmt: skip
 def test_loaderbench_s_own_texts_are_known(text: str) -> None:

@@ -118,7 +118,7 @@ def test_a_run_takes_one_line_of_80_columns() -> None:
     assert all(f"20250102-03040{number}-007 " in lines[2 + number] for number in range(len(runs)))
     assert all(line.rstrip().endswith("prep") and "914 ±2%" in line for line in lines[2:5])
     assert "b64 cpu" in lines[4]  # a device of its own is named
-    assert lines[5] == "device, where none is named: emulated:h200-resnet50-train-fp32"
+    assert lines[5] == "device, unless the case names one: emulated:h200-resnet50-train-fp32"
 
 
 @pytest.mark.parametrize("kind", KINDS)

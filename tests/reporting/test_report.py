@@ -229,7 +229,7 @@ def test_failed_and_interrupted_runs_have_a_section_of_their_own(tmp_path: Path)
     assert runs_of(study) == ["1"]
     for text in (read(render_html(report)).text, render_markdown(report)):
         assert text.index("Failed and interrupted runs") < text.rindex("was killed by signal 9")
-        assert "it ended before its result was written" in text
+        assert "the run ended before its result was written" in text
 
 
 def test_a_rate_that_is_not_finite_leaves_the_others_as_they_are(tmp_path: Path) -> None:

@@ -44,5 +44,5 @@ def test_the_turns_lie_in_the_trace_as_they_were(tmp_path: Path) -> None:
     assert whole == pytest.approx([50e3, 40e3, 90e3, 80e3])
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert names[1] == "cpu:1 (member 1)" and names[2] == "cuda:0 (member 2)"
-    with pytest.raises(ConfigError, match="no turn of this split was run"):
+    with pytest.raises(ConfigError, match="this split has no turns to draw"):
         trace_of_split(split_facts(turns=None))

@@ -69,7 +69,7 @@ def test_a_start_that_took_too_long_is_said_and_moves_it() -> None:
     assert left == pytest.approx([17.0, 19.0, 22.0])
     assert deadline.extended_s == 10.0
     assert told[-1] == Notice(
-        "Python took 10 s of slow processors to start: the run takes about 37 s, beyond --duration 20"
+        "Python took 10 s to start, because the CPUs are slow: the run takes about 37 s, beyond --duration 20"
     )
     assert len(told) == 2
 
@@ -106,7 +106,7 @@ def test_long_steps_are_told_behind_the_first_windows_that_show_them(
     window(Arm.DEVICE, 7, 35.0)  # at least 4 of its steps, of `host`, and 6 of `real`
     window(Arm.HOST, 4, 20.0)
     window(Arm.REAL, 12, 60.0)  # `free` may be left out
-    said = "steps take up to 5 s: what is left of the first round takes"
+    said = "steps take up to 5 s: the rest of the first round takes"
     assert [str(one.text)[: len(said) + 5] for one in told if isinstance(one, Notice)] == [
         f"{said} {one}" for one in seconds
     ]
@@ -129,7 +129,7 @@ def test_an_asked_warm_up_is_part_of_each_window_that_is_foreseen() -> None:
     # then `host` and `real`, of 202 steps each at least; nothing is known yet of an arm without the device
     (notice,) = [str(one.text) for one in told if isinstance(one, Notice)]
     assert notice.startswith(
-        "steps take up to 0.1 s, and --warmup asks for 200 in each window: what is left of the first round takes 40 s"
+        "steps take up to 0.1 s, and --warmup asks for 200 in each window: the rest of the first round takes 40 s"
     )
     assert least_steps(make_case(workers=2, warmup=200), fed=True) == 202
     assert least_steps(make_case(workers=2), fed=True) == LEAST_WINDOW + 2
@@ -302,7 +302,7 @@ def test_slow_preparation_is_told_before_the_loader_starts(
         return
     (notice,) = told
     assert isinstance(notice, Notice)
-    assert f"that are needed take {seconds:.0f} s, fewer with a smaller --batch-size: the run takes" in notice.text
+    assert f"needed take {seconds:.0f} s; use a smaller --batch-size for a shorter run: the run takes" in notice.text
     assert deadline.left_s() == pytest.approx(seconds + AFTER_ROUNDS_S)
 
 
@@ -331,7 +331,7 @@ def test_how_long_a_number_of_steps_takes_is_said_behind_the_first_windows() -> 
         "--steps 64 of each arm take about 366 s: the run takes about 368 s"
     ]
     assert after(*quick, (Arm.REAL, 20.0), (Arm.FREE, 20.0), strict=True) == [
-        "--steps 64 of each arm take about 186 s: --duration 60 ends the run before"
+        "--steps 64 of each arm take about 186 s: --duration 60 ends the run earlier"
     ]
 
 
@@ -381,7 +381,7 @@ def test_slow_storage_is_told_while_its_first_window_runs(
     assert on_rate(1e6, 3.0) is True
     (notice,) = told
     assert isinstance(notice, Notice)
-    assert notice.text.startswith(f"images come at 1 MB/s, the {windows} batches that are needed in {seconds} s: ")
+    assert notice.text.startswith(f"images come at 1 MB/s, the {windows} batches needed take {seconds} s: ")
     assert deadline.left_s() == pytest.approx(seconds - 3.0 + AFTER_ROUNDS_S)
     # when steps of the device take 4 s, images come no faster, whatever the storage could give
     table = np.zeros((7, len(STEP_FIELDS)), dtype=np.int64)

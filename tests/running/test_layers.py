@@ -166,7 +166,7 @@ def test_a_model_without_operations_is_refused() -> None:
             return x
 
     step = replace(STEP, mode="infer")
-    with pytest.raises(ConfigError, match="calls no operation"):
+    with pytest.raises(ConfigError, match="calls no PyTorch operation"):
         found_in(iteration_of(step, Nothing()))
 
 

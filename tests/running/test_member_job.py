@@ -64,9 +64,9 @@ def test_a_part_that_does_not_fit_is_told_and_a_smaller_one_goes_on() -> None:
 
 
 def test_what_does_not_fit_at_the_start_is_told_as_lack_of_memory() -> None:
-    with MemoryCap(100_000), pytest.raises(OutOfMemory, match="the model and the batch beside it need more than this"):
+    with MemoryCap(100_000), pytest.raises(OutOfMemory, match="the model and the batch need more than this"):
         job.open_member(request_of("lenet", batch=64, size=28), nothing)  # the batch of 200 kB in the host's memory
-    with MemoryCap(100_000), pytest.raises(OutOfMemory, match="the model and the batch beside it need more than this"):
+    with MemoryCap(100_000), pytest.raises(OutOfMemory, match="the model and the batch need more than this"):
         job.open_member(request_of("squeezenet1_1"), nothing)  # the weights
 
 

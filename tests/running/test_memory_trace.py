@@ -167,7 +167,7 @@ class Reading(torch.nn.Module):
 
 def test_a_model_that_reads_values_is_not_predicted_but_measured() -> None:
     asked = Step("tests.running.test_memory_trace:Reading", "train", "fp32", "cpu", 2, 8)
-    with pytest.raises(UnavailableError, match="cannot be traced without its values"):
+    with pytest.raises(UnavailableError, match="cannot be traced without values"):
         trace_step(asked, 0, on_accelerator=False)
     assert measured(asked).peak_live_bytes
 
@@ -246,7 +246,7 @@ def test_a_trial_fits_at_its_peak_and_fails_a_byte_below() -> None:
     assert try_batch(fits, lambda message: None).memory.peak_live_bytes == free
     with pytest.raises(OutOfMemory, match="does not fit"):
         try_batch(TrialRequest(asked, 0, 3, free - 1, "ledger"), lambda message: None)
-    with pytest.raises(OutOfMemory, match=r"tensors took more than the cap of 9\.8 KiB"):
+    with pytest.raises(OutOfMemory, match=r"tensors need more than the cap of 9\.8 KiB"):
         try_batch(TrialRequest(asked, 0, 3, 10_000, "ledger"), lambda message: None)
 
 

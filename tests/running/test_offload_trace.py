@@ -124,5 +124,5 @@ def test_an_accelerators_sizes_are_rounded() -> None:
 
 
 def test_a_model_that_reads_values_cannot_be_traced() -> None:
-    with pytest.raises(UnavailableError, match="cannot be traced without its values"):
+    with pytest.raises(UnavailableError, match="cannot be traced without values"):
         saved_trace(step_of("Reading"), 0, on_accelerator=False)

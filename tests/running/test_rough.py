@@ -62,7 +62,9 @@ def test_workers_that_do_not_prepare_on_processors_tell_nothing_by_resting() -> 
 
 
 def test_the_signs_are_told_in_words() -> None:
-    assert by_signs(STARVED, 0.01).signs == "waits for batches 95% of 2.0 s, 10 steps; workers want processors 5%"
+    assert (
+        by_signs(STARVED, 0.01).signs == "waits for batches 95% of 2.0 s, 10 steps; workers need a CPU 5% of the time"
+    )
     none = dataclasses.replace(STARVED, num_steps=0, waited_s=2.0, asked_bytes=53_000)
     assert by_signs(none, None).signs.startswith("no batch for 2.0 s, 0.053 MB read; ")
 
@@ -156,7 +158,7 @@ def test_workers_that_wait_for_processors_are_held_up_or_prepare() -> None:
     process.run(work_ms=85)
     assert set(process.causes) == {"mixed"}
     told = [one for one in process.told if isinstance(one, SoFar)][-1]
-    assert told.verdict.joint == ("prep", "contention") and "wait for one 50%" in (told.signs or "")
+    assert told.verdict.joint == ("prep", "contention") and "wait for it 50%" in (told.signs or "")
 
 
 @pytest.mark.parametrize(("work_ms", "cause"), [(5, "storage"), (85, "prep")])
@@ -209,8 +211,8 @@ def test_before_the_window_it_is_said_what_is_done_and_what_the_parts_say() -> N
     process.rough.look(0)
     said = [(one.verdict.bottleneck, one.signs) for one in process.told if isinstance(one, SoFar)]
     assert said == [
-        ("undetermined", "not known yet: listing the images: 1,200,000 so far"),
-        ("undetermined", "not known yet: copying images into memory: 1 of 60, 3.6 MB read in 4 s"),
+        ("undetermined", "unknown so far: listing the images: 1,200,000 so far"),
+        ("undetermined", "unknown so far: copying images into memory: 1 of 60, 3.6 MB read in 4 s"),
         ("storage", "a batch takes 0.16 s to read, 0.01 s to prepare, 0.01 s to step"),
     ]
 

@@ -299,7 +299,7 @@ def test_what_is_allowed_stays_below_the_limit_or_is_refused_with_one_that_suffi
 def test_a_warm_run_reads_all_of_the_data_set_first(cache: CacheState) -> None:
     case = make_case(cache=cache, max_bytes=900_000_000)
     if cache == "warm":
-        with pytest.raises(ConfigError, match=r"--cache warm reads all of the data set once, 1,000,000,000 bytes"):
+        with pytest.raises(ConfigError, match=r"--cache warm reads the whole data set once, 1,000,000,000 bytes"):
             most_steps(case, data_set(), COLD, 5, once=False)
     else:
         assert most_steps(case, data_set(), COLD, 5, once=False) > 0

@@ -147,7 +147,10 @@ def test_a_killed_child_that_stays_is_not_waited_for(tmp_path: Path, monkeypatch
     # A stopped process stands in for one that waits in the kernel: it neither answers nor goes away by itself.
     replace_child(monkeypatch, "os.kill(os.getpid(), signal.SIGSTOP)")
     begun = time.monotonic()
-    with pytest.raises(JobFailed, match="does not end: it waits for its storage"), Child(tmp_path / "log") as child:
+    with (
+        pytest.raises(JobFailed, match="does not end because it waits for its storage"),
+        Child(tmp_path / "log") as child,
+    ):
         child.ask(MEASURE, MeasureRequest(case_of(tmp_path)), quiet, lambda: time.monotonic() - begun > 1)
     assert time.monotonic() - begun < 4  # GRACE_S would be 5 more
     assert child.process.poll() is not None

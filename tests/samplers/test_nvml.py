@@ -397,7 +397,7 @@ def test_the_memory_of_one_process() -> None:
 
 def test_a_process_alone_on_its_gpu_is_known_whatever_its_number_outside() -> None:
     driver = Driver()
-    with pytest.raises(UnavailableError, match="lists 2 processes on this GPU and not PID 7"):
+    with pytest.raises(UnavailableError, match="lists 2 processes on this GPU but not PID 7"):
         process_memory_bytes(0, 7, driver)
     driver.processes = [SimpleNamespace(pid=4711, usedGpuMemory=300)]
     assert process_memory_bytes(0, 7, driver) == 300

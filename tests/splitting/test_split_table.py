@@ -59,7 +59,7 @@ def test_entries_are_dropped_by_size_or_all_of_a_device(path: Path) -> None:
     extend(path, SUBJECT, entries)
     assert len(drop(path, SUBJECT, "cpu:1", 8).entries) == 2
     assert [one.device for one in drop(path, SUBJECT, "cpu:1").entries] == ["cuda:0"]
-    with pytest.raises(ConfigError, match=r"has no time of cpu:1 at batch 8; it has times of cuda:0$"):
+    with pytest.raises(ConfigError, match=r"has no times of cpu:1 at batch 8; it has times of cuda:0$"):
         drop(path, SUBJECT, "cpu:1", 8)
 
 
@@ -118,7 +118,7 @@ GOOD = '{"device": "cpu:1", "batch_size": 8, "seconds": 0.25}'
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{seconds: 1}", "line 3: no JSON"),
+        ("{seconds: 1}", "line 3: it is not valid JSON"),
         ('{"device": "cpu:1", "batch_size": 9}', "line 3: it lacks seconds"),
         ('{"device": "cpu:1", "batch_size": "9", "seconds": 1}', "line 3: batch_size must be a whole number, not '9'"),
         ('{"device": "cpu:1", "batch_size": 0, "seconds": 1}', "line 3: an entry needs a device and a batch_size of 1"),
@@ -129,7 +129,7 @@ GOOD = '{"device": "cpu:1", "batch_size": 8, "seconds": 0.25}'
         ('{"device": "c", "batch_size": 9, "seconds": 1, "outcome": "out_of_memory"}', "line 3: seconds must be null"),
         ('{"device": "c", "batch_size": 9, "seconds": 1, "low": 3, "high": 2}', "line 3: low and high must be"),
         ("[1, 2]", "line 3: the value must be an object"),
-        (GOOD, "line 3: the same device, company and size as line 2; delete one"),
+        (GOOD, "line 3: the same device, companions and size as on line 2; delete one"),
     ],
 )
 def test_a_wrong_line_is_told_by_its_number(path: Path, line: str, said: str) -> None:
@@ -153,9 +153,9 @@ def test_a_line_by_hand_needs_little_and_blank_lines_are_nothing(path: Path) -> 
         ("{}", "line 1: it lacks 'version'; expected"),
         ('{"version": "1"}', "line 1: version must be a whole number, not '1'"),
         ('{"version": 1, "times_of": {}}', "line 1: it lacks model"),
-        ('{"version": 99, "times_of": 7}', "is of version 99, this loaderbench reads 1: update it"),
+        ('{"version": 99, "times_of": 7}', "has version 99, and this loaderbench reads 1: upgrade"),
         ("[]", "line 1: "),
-        ("\x00\x01", "line 1: no JSON"),
+        ("\x00\x01", "line 1: it is not valid JSON"),
     ],
 )
 def test_a_file_that_is_no_table_is_refused(path: Path, head: str, said: str) -> None:

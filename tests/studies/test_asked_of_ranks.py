@@ -43,5 +43,5 @@ def test_ranks_may_read_copies_in_other_folders_and_have_other_devices() -> None
 def test_ranks_may_not_differ_in_what_is_measured(change: dict[str, Any]) -> None:
     case = make_case(shard="0/2", cache="warm")
     meeting: Any = TwoRanks(said(case.changed(**change)))
-    with pytest.raises(ConfigError, match="rank 1 was given other options than rank 0"):
+    with pytest.raises(ConfigError, match="rank 1 has other options than rank 0"):
         check_same([case], meeting)

@@ -180,17 +180,17 @@ def test_an_interrupt_keeps_the_looks(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--au", "1.5"), "--au is a fraction above 0 and below 1, such as 0.9, not 1.5"),
-        (("--max-ranks", "0"), "--max-ranks is from 1 to 256, not 0"),
+        (("--au", "1.5"), "--au must be a fraction between 0 and 1, such as 0.9, not 1.5"),
+        (("--max-ranks", "0"), "--max-ranks must be from 1 to 256, not 0"),
         (("--duration", "0"), "--duration must be above 0"),
         (("--steps", "0"), "--steps must be at least 1"),
         (("--barrier", "some"), "--barrier must be one of step, none"),
-        (("--device", "cpu"), "give --device emulated, not cpu"),
+        (("--device", "cpu"), "use --device emulated, not cpu"),
         (("--device", "emulated:nosuch"), "no device profile 'nosuch'"),
         (("--batch-size", "13", "--max-ranks", "4"), "4 ranks of batch 13 need 52 images"),
         (("--loader", "synthetic"), "--loader synthetic does not read"),
         (("--loader", "webdataset"), "--loader webdataset does not read"),
-        (("--cache", "warm"), "--cache warm would measure memory"),
+        (("--cache", "warm"), "--cache warm measures memory"),
         (("--loader", "serial,threaded"), "takes one --loader"),
     ],
 )
@@ -206,7 +206,7 @@ def test_what_cannot_be_is_refused_in_one_line(
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     ended = call("capacity", tmp_path / "nowhere", "--results", tmp_path / "r")
-    assert (ended.code, len(ended.lines)) == (2, 1) and "there is no such folder" in ended.err
+    assert (ended.code, len(ended.lines)) == (2, 1) and "neither a folder" in ended.err
 
 
 # -- real ranks --------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def test_a_signal_ends_all_ranks_and_what_was_measured_is_kept(
         ended = started.end(timeout_s=10)
         started.wait_until_gone()
     if number == signal.SIGINT:
-        assert ended.code == INTERRUPTED and "looks are done, and kept" in ended.lines[-1]
+        assert ended.code == INTERRUPTED and "measurements finished and are kept" in ended.lines[-1]
     else:
         assert ended.code == 1 and "killed by SIGKILL" in ended.lines[-1] and "rank 1 of 2" in ended.lines[-1]
     assert "Traceback" not in ended.err

@@ -173,9 +173,9 @@ def test_a_baseline_of_other_work_is_refused_unless_the_user_insists(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["a=/x"], "compare takes two data sets"),
-        (["a=/x", "run"], "compare takes two data sets"),
-        ([], "compare takes two data sets"),
+        (["a=/x"], "compare needs two data sets"),
+        (["a=/x", "run"], "compare needs two data sets"),
+        ([], "compare needs two data sets"),
         (["--baseline", "nosuch"], "no run in"),
         (["nosuch", "other"], "no run in"),
         (["a=/nosuch/x", "b=/nosuch/y"], "no data set '/nosuch/x'"),
@@ -218,7 +218,7 @@ def test_ctrl_c_keeps_what_was_finished(small_set: Path, tmp_path: Path) -> None
         ended = started.end()
         assert ended.code == commands.INTERRUPTED
         assert started.alive() == []
-    assert "of 6 cases were finished and are kept" in ended.lines[-1]
+    assert "of 6 cases finished and are kept" in ended.lines[-1]
     kept = assert_kept(tmp_path, "compare")
     finished = [one for one in commands.records(tmp_path) if one["status"] == "ok"]
     assert isinstance(kept.findings, Comparison)

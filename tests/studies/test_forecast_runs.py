@@ -129,7 +129,7 @@ def test_a_loader_that_decodes_before_the_first_batch_is_refused(tmp_path: Path)
     (name,) = [one for one in LOADERS.built_in if _decodes_first(LOADERS.built_in[one].traits)]
     store_run(tmp_path, resident=1.0, loader=name)
     refused = call("forecast", "latest", "--results", tmp_path)
-    assert refused.code == 2 and "decodes its images before the first batch" in refused.err
+    assert refused.code == 2 and "decodes all images before the first batch" in refused.err
 
 
 def _decodes_first(traits: LoaderTraits) -> bool:

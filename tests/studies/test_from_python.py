@@ -136,10 +136,10 @@ def test_a_stored_run_is_judged_from_a_script_as_the_documentation_says(small_se
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda tree: loaderbench.run(tree, repeats=3), r"ask for 3 runs, and run\(\) returns one: use sweep\(\)"),
+        (lambda tree: loaderbench.run(tree, repeats=3), r"give 3 runs, and run\(\) returns one: use sweep\(\)"),
         (lambda tree: loaderbench.tune(tree, duration=99), "no option 'duration' of tune"),
         (lambda tree: loaderbench.compare({"a": tree, "b": tree}, repeats=5), "no option 'repeats' of compare"),
-        (lambda tree: loaderbench.compare({"a": tree}), "two data sets of different names"),
+        (lambda tree: loaderbench.compare({"a": tree}), "two different names"),
         (lambda tree: loaderbench.run(tree, workrs=3), "no option 'workrs'"),
         (lambda tree: loaderbench.run(tree, loader="synthetic", decoder="pillow"), "synthetic decodes nothing"),
     ],

@@ -173,7 +173,7 @@ def test_loading_is_measured_from_the_running_loader(tmp_path: Path, small_set: 
         (("lenet", "--batch-size", "0"), "--batch-size must be at least 1, not 0"),
         (("lenet", "--steps", "2"), "--steps must be at least 5, not 2"),
         (("resnet50", "--device", "emulated"), "not measured: an emulated device has no layers"),
-        (("lenet", "--res", "64"), "belong to a data set: give --data"),
+        (("lenet", "--res", "64"), "need a data set: give --data"),
         (("lenet", "--data", "/nowhere"), "/nowhere"),
         (("lenet", "--optimizer", "lion"), "--optimizer"),
     ],
@@ -220,7 +220,7 @@ def test_the_layers_in_the_step_survive_what_comes_after(tmp_path: Path, monkeyp
     assert (facts.no_alone, facts.times is not None, facts.alone) == ("does not fit", True, None)
     _Failing.error = KeyboardInterrupt()
     ended = call(*asked, "--results", tmp_path / "interrupted")
-    assert ended.code == INTERRUPTED and "the layers in the step are kept" in ended.err
+    assert ended.code == INTERRUPTED and "the layers' times in the step are kept" in ended.err
     assert_kept(tmp_path / "interrupted", "model_layers")
 
 

@@ -30,7 +30,7 @@ from tests.studies.kept import assert_kept, only_study
 LENET = ModelOptions(device="cpu", seed=1)
 KILLED = Failure("CaseFailed", "the measuring process was killed by SIGKILL (out of memory?)")
 HUNG = Failure("CaseFailed", "no sign of life for 900 s: does the device cpu hang?")
-TOO_LARGE = Failure("OutOfMemory", "does not fit: tensors took more than the cap")
+TOO_LARGE = Failure("OutOfMemory", "does not fit: tensors need more than the cap")
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_batch_that_fails_is_told_and_the_others_are_kept(tmp_path: Path, here
     failed = study.batches[1]
     assert failed.failure == TOO_LARGE and failed.trace is not None and failed.measured is None
     shown = call("show", study.store().study_id, "--results", tmp_path)
-    assert "tensors took more than the cap" in " ".join(shown.out.split())
+    assert "tensors need more than the cap" in " ".join(shown.out.split())
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_without_measuring_there_is_a_reason_and_no_figure(tmp_path: Path, here:
     done = call(
         "model", "memory", "lenet", "--device", "cpu", "--no-measure", "--batch-size", "3", "--results", tmp_path
     )
-    assert done.code == 0 and "not asked for (--no-measure)" in " ".join(done.out.split())
+    assert done.code == 0 and "--no-measure was given" in " ".join(done.out.split())
     facts = only_study(tmp_path).facts
     assert facts.batches[0].measured is None and facts.batches[0].status == "skipped"  # type: ignore[union-attr]
 
@@ -226,7 +226,7 @@ def test_a_fit_that_the_prediction_refutes_by_far_is_refused_without_a_trial(
     monkeypatch.setattr(FitStudy, "_try", lambda *_: pytest.fail("a trial was run"))
     done = call("model", "fit", "lenet", "--device", "cpu", "--memory", "100K", "--results", tmp_path, "--quiet")
     assert (done.code, done.out, len(done.lines)) == (2, "", 1)
-    assert "a batch of one image of lenet is predicted to need 367" in done.err and "of 100.0 KiB" in done.err
+    assert "lenet is predicted to need 367" in done.err and "of 100.0 KiB" in done.err
     assert not list(tmp_path.iterdir())
 
 
@@ -266,12 +266,12 @@ def test_a_fit_that_still_runs_is_not_continued_beside_it(tmp_path: Path, here: 
     here.failing = staticmethod(is_looked_at)
     first = call(*command)
     (refused,) = beside
-    assert refused.code == 2 and "is being worked on by another process" in refused.lines[-1]
+    assert refused.code == 2 and "is in use by another process" in refused.lines[-1]
     assert first.code == 0
     facts = only_study(tmp_path).facts  # the first one's trials are all there, and nobody else's
     assert isinstance(facts, ModelFitFacts) and not facts.interrupted and fit_of(facts).confirmed
     again = call(*command, "--resume")
-    assert again.code == 0 and "nothing to continue" in again.err
+    assert again.code == 0 and "no interrupted fit with these options" in again.err
 
 
 def test_a_fit_of_a_model_that_is_refused_leaves_nothing(tmp_path: Path, here: type[Here]) -> None:

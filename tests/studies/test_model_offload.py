@@ -285,7 +285,7 @@ def test_an_emulated_card_is_a_replay_that_says_so(mode: str, tmp_path: Path, he
     assert done.code == 0, done.err
     found = json.loads(done.out)
     assert found["not_compared"] == "an emulated device runs no model"
-    assert found["not_measured"] and "no speed is claimed" in " ".join(done.err.split())
+    assert found["not_measured"] and "do not use them as measured speeds" in " ".join(done.err.split())
     assert found["without"]["outcome"] == "out_of_memory" and found["without"]["predicted_peak_bytes"] == full
     for row in found["thresholds"]:
         assert row["label"] == "assumed" and row["outcome"] == "fits" and row["peak_live_bytes"] <= memory
@@ -303,15 +303,18 @@ def test_an_emulated_card_is_a_replay_that_says_so(mode: str, tmp_path: Path, he
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--offload-above", "-1"), "--offload-above takes a number of KB, 0 or more, not -1"),
-        (("--offload-above", "1e308"), "--offload-above takes a number of KB, 0 or more, not 1e+308"),
-        (("--offload-above", "nan"), "--offload-above takes a number of KB, 0 or more, not nan"),
-        (("--offload-above", "8", "--offload-after", "1.5"), "--offload-after is a fraction of the device's memory"),
+        (("--offload-above", "-1"), "--offload-above must be a number of KB, 0 or more, not -1"),
+        (("--offload-above", "1e308"), "--offload-above must be a number of KB, 0 or more, not 1e+308"),
+        (("--offload-above", "nan"), "--offload-above must be a number of KB, 0 or more, not nan"),
+        (
+            ("--offload-above", "8", "--offload-after", "1.5"),
+            "--offload-after must be a fraction of the device's memory",
+        ),
         (("--offload-above", "8", "--offload-after", "-0.1"), "from 0 to 1, not -0.1"),
-        (("--offload-after", "0.4"), "--offload-after says when --offload-above takes effect: give both"),
-        (("--study", "--offload-above", "8"), "--study finds the thresholds itself"),
+        (("--offload-after", "0.4"), "--offload-after needs --offload-above too"),
+        (("--study", "--offload-above", "8"), "--study finds the thresholds"),
         (("--memory", "16Q"), "--memory takes a size such as 16G"),
-        (("--memory", "100000G"), "more than there is to try it with"),
+        (("--memory", "100000G"), "exceeds the available"),
         (("--steps", "5"), "--steps must be at least 6, not 5"),
         (("--batch-size", "0"), "--batch-size must be at least 1"),
         (("--memory", "100K"), "cannot fit: "),
@@ -332,7 +335,7 @@ def test_too_little_host_memory_is_said_before_anything_runs(
 ) -> None:
     monkeypatch.setattr(study_module, "host_memory", lambda: (10**6, "MemAvailable"))
     done = lenet(tmp_path, "--offload-above", "0", memory=10**7)
-    assert done.code == 2 and "no host memory for it: offloading needs" in done.lines[-1]
+    assert done.code == 2 and "offloading needs" in done.lines[-1]
     assert "976.6 KiB are free" in done.lines[-1] and [*tmp_path.glob("2*")] == []
 
 

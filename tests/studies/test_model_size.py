@@ -427,7 +427,7 @@ def test_runs_of_two_data_sets_are_ambiguous_until_one_is_named(tmp_path: Path) 
     older = stored_run(tmp_path, tmp_path / "photos" / "256")
     stored_run(tmp_path, tmp_path / "others", "20260102-000000-001-b")
     assert find_feed(Store(tmp_path), None, None) == (
-        None, "runs of several data sets are stored (256, others): name one with --run or --data"
+        None, "there are stored runs of several data sets (256, others): name one with --run or --data"
     )  # fmt: skip
     for data in (tmp_path / "photos" / "256", tmp_path / "photos"):
         feed, _ = find_feed(Store(tmp_path), None, data)
@@ -449,7 +449,7 @@ def test_the_processors_time_of_a_run_that_computed_on_them_is_not_the_loader_s(
     record = stored_run(tmp_path, tmp_path / "a")
     on_cpu = replace(record, case=record.case.changed(device="cpu"))
     feed = feed_of(on_cpu, named=True)
-    assert feed.cpu_s_per_sample is None and feed.no_cpu_s is not None and "processors" in feed.no_cpu_s
+    assert feed.cpu_s_per_sample is None and feed.no_cpu_s is not None and "CPUs" in feed.no_cpu_s
     assert feed_of(replace(record, cpu=None), named=True).no_cpu_s == "the run has no CPU times"
 
 
@@ -466,7 +466,7 @@ def test_a_data_set_gives_its_mean_file_size(small_set: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ((), "give --target 5000/s, --latency 50ms, or both"),
+        ((), "give a goal: --target 5000/s, --latency 50ms, or both"),
         (("--target", "5000"), "--target takes a rate such as 5000/s"),
         (("--latency", "50"), "--latency takes a time such as 50ms"),
         (("--target", "1/s", "--percentile", "100"), "--percentile must be from 1 to 99.99"),
@@ -474,8 +474,8 @@ def test_a_data_set_gives_its_mean_file_size(small_set: Path, tmp_path: Path) ->
         (("--target", "1/s", "--max-batch", "0"), "--max-batch must be at least 1"),
         (("--target", "1/s", "--steps", "3"), "--steps must be at least 12"),
         (("--target", "1/s", "--duration", "0"), "--duration must be at least 1"),
-        (("--target", "1/s", "--batch-size", "1", "--max-batch", "2"), "give one of them"),
-        (("--target", "1/s", "--input-shape", "1,28,28"), "resnet18 takes images of 3 channels, not 1"),
+        (("--target", "1/s", "--batch-size", "1", "--max-batch", "2"), "give either --batch-size or --max-batch"),
+        (("--target", "1/s", "--input-shape", "1,28,28"), "resnet18 takes images with 3 channels, not 1"),
         (("--target", "1/s", "--device", "emulated"), "no emulated profile of h200 for resnet18"),
         (("--target", "1/s", "--run", "latest"), "no finished run"),
         (("--target", "1/s", "--data", "/nowhere"), "/nowhere"),

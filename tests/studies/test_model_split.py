@@ -275,7 +275,7 @@ def test_a_size_whose_turns_never_begin_together_is_refused(crew: type[Crew], tm
     crew.late = staticmethod(lambda what, call: what == "repeat" and call > 40)
     done = split(tmp_path, "--quiet")
     assert (done.code, done.out, len(done.lines)) == (1, "", 1)
-    assert "turns began together, and 6 are needed: what else runs here?" in done.err
+    assert "turns started together, and 6 are needed: stop other programs" in done.err
     assert all(one["num_turns"] >= 6 for one in only_times(tmp_path)) and only_times(tmp_path)
 
 
@@ -317,13 +317,13 @@ def test_the_table_is_shown_set_and_dropped(crew: type[Crew], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--set", "cpu:1=3"), "--set takes DEVICE,BATCH=MS"), (("--set", "cpu:1,4=-3"), "--set takes"),
-        (("--set", "cpu:1,x=3"), "names no batch"), (("--set", "cuda:0,4=3"), "it is not in --device"),
+        (("--set", "cpu:1=3"), "--set needs DEVICE,BATCH=MS"), (("--set", "cpu:1,4=-3"), "--set needs"),
+        (("--set", "cpu:1,x=3"), "has no batch size"), (("--set", "cuda:0,4=3"), "is not in --device"),
         (("--device", "cpu:1", "--set", "foo,8=3"), "unknown device 'foo'"),
         (("--set", "foo,8=3"), "unknown device 'foo'"),
-        (("--device", "cpu:1", "--set", "cpu,64=12"), "give it, as cpu:1"),
-        (("--device", "cpu:1", "--set", "emulated,9=4"), "its times are its profile's"),
-        (("--drop", "cpu:7"), "has no time of cpu:7"), (("--show-table",), "has no times yet"),
+        (("--device", "cpu:1", "--set", "cpu,64=12"), "needs a number of threads, e.g. cpu:1"),
+        (("--device", "cpu:1", "--set", "emulated,9=4"), "takes its times from its profile"),
+        (("--drop", "cpu:7"), "has no times of cpu:7"), (("--show-table",), "has no times yet"),
     ],
 )  # fmt: skip
 def test_an_edit_that_cannot_be_made_is_refused_in_one_line(
@@ -390,7 +390,7 @@ def test_a_batch_whose_parts_all_are_on_devices_that_compute_nothing_is_not_comp
     device = f"cpu:1,emulated:{tmp_path / 'toy.toml'}"
     told = found(tmp_path / "results", "--input-shape", "3,28,28", device=device, batch=16)
     assert [one["batch_size"] for one in told["members"]] == [0, 16]
-    assert told["missing"]["check"] == "no part is on a device that computes outputs"
+    assert told["missing"]["check"] == "no part runs on a device that computes outputs"
 
 
 def test_after_a_move_the_outputs_of_the_last_split_count_alone(crew: type[Crew], tmp_path: Path) -> None:
@@ -465,7 +465,7 @@ def test_a_model_that_no_device_holds_is_an_error_that_names_them_and_leaves_not
     done = split(tmp_path, "--quiet")
     assert (done.code, done.out, len(done.lines)) == (1, "", 1)
     small = "the model needs more than the device's 1 GB"
-    assert f"lenet fits on none of these devices (cpu:2: {small}; cpu:1: {small})" in done.err
+    assert f"none of these devices can hold lenet (cpu:2: {small}; cpu:1: {small})" in done.err
 
 
 def test_any_failure_of_a_member_has_its_name(crew: type[Crew], tmp_path: Path) -> None:
@@ -548,8 +548,8 @@ def test_a_model_that_is_unknown_leaves_nothing(crew: type[Crew], tmp_path: Path
     ("device", "says"),
     [
         ("auto", "needs at least two devices"), ("cpu:1", "needs at least two devices"),
-        ("cpu,cpu", "--device names cpu twice: give each its threads, as cpu:1,cpu:1"),
-        ("cpu:6,cpu:4", "takes 10 CPUs, and 8 can be used here"), ("cpu:8,cpu", "takes 9 CPUs"),
+        ("cpu,cpu", "--device names cpu twice: give each its threads, e.g. cpu:1,cpu:1"),
+        ("cpu:6,cpu:4", "needs 10 CPUs, and 8 are usable here"), ("cpu:8,cpu", "needs 9 CPUs"),
         ("cpu:1,auto", "each by its name"), ("cpu:1,tpu:0", "unknown device 'tpu"),
         ("cpu:0,cpu:1", "cpu:0"), ("cpu:1,emulated:nosuch", "nosuch"),
     ],
@@ -571,7 +571,7 @@ def test_an_emulated_device_twice_is_refused(crew: type[Crew], tmp_path: Path) -
 
 def test_a_batch_smaller_than_the_members_and_turns_below_one_are_refused(crew: type[Crew], tmp_path: Path) -> None:
     done = split(tmp_path, batch=1)
-    assert (done.code, len(done.lines)) == (2, 1) and "smaller than the 2 devices" in done.err
+    assert (done.code, len(done.lines)) == (2, 1) and "less than the number of devices, 2" in done.err
     done = split(tmp_path, "--turns", "0")
     assert (done.code, len(done.lines)) == (2, 1) and "--turns must be at least 1" in done.err
 

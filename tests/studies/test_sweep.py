@@ -199,5 +199,5 @@ def test_a_run_with_its_advice_verified_is_kept(
     again = call("analyze", "latest", "--results", results)
     assert again.code == 0 and "reproduced exactly" in " ".join(again.out.split())
     assert "measured: " in call("show", "latest", "--results", results).out
-    assert "Advice, run" in call("show", "latest", "--all", "--results", results).out
+    assert "Advice, measured" in call("show", "latest", "--all", "--results", results).out
     assert list(temporary.iterdir()) == []

@@ -329,7 +329,8 @@ def test_an_interrupted_search_keeps_what_was_measured(
 
 
 @pytest.mark.parametrize(
-    ("num_before", "by"), [(0, None), (3, "a short look (rung 1)"), (10, "a short look"), (17, "the finals so far")]
+    ("num_before", "by"),
+    [(0, None), (3, "a short measurement (rung 1)"), (10, "a short measurement"), (17, "the finals so far")],
 )
 def test_an_interrupted_search_gives_the_best_so_far(
     num_before: int, by: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -366,7 +367,7 @@ def test_finalists_that_break_off_are_no_answer(tmp_path: Path, monkeypatch: pyt
             raise JobFailed(Failure("CaseFailed", "the disk is gone"))
 
     machine = Machine(pipeline_of, before=fail)
-    with pytest.raises(CaseFailed, match="the finalists could not be measured; see `loaderbench list`"):
+    with pytest.raises(CaseFailed, match="no finalist could be measured; see `loaderbench list`"):
         tuned(tmp_path, machine, monkeypatch)
     study = assert_kept(tmp_path, "tune")
     assert isinstance(study.findings, Tuning) and study.findings.winner is None and len(study.runs) == 9

@@ -44,9 +44,9 @@ def records(folder: Path) -> int:
         ("train(num=4); print('end')", 0, "end\n", 0, "too short: the script took 1 batch; "),
         (
             "for number in range(8): next(iter(DataLoader(list(range(40)), 4)))",
-            0, "", 0, "an iterator for each batch (8 in all)",
+            0, "", 0, "a new iterator for each batch (8 batches in all)",
         ),
-        ("train(num=0); print('end')", 0, "end\n", 0, "nothing iterated was seen"),
+        ("train(num=0); print('end')", 0, "end\n", 0, "the script took no batch"),
         (
             "train()\nif os.fork() == 0:\n    train(); print('child'); sys.stdout.flush(); os._exit(7)\n"
             "print(os.waitstatus_to_exitcode(os.wait()[1]))",
@@ -133,7 +133,7 @@ def test_a_watch_within_a_watch_of_the_same_process_is_refused(tmp_path: Path, m
 
     (tmp_path / "x.py").write_text("")
     monkeypatch.setattr(module._Watch, "current", object())
-    with pytest.raises(ConfigError, match="watched already"):
+    with pytest.raises(ConfigError, match="already watched"):
         module.ScriptWatch(str(tmp_path / "x.py"), [], Store(tmp_path))
 
 

@@ -260,7 +260,7 @@ def test_events_that_are_never_reached_give_no_step(clock: Clock, monkeypatch: p
     gpu = Gpu(clock)
     gpu.hangs = True
     device = StepEvents(gpu)
-    assert device.problem == "an event on an idle stream was not reached"
+    assert device.problem == "an event on an idle stream never completed"
     cell = [-1]
     device.mark(cell, 0)
     assert cell == [NEVER] and device.harvest()

@@ -145,14 +145,14 @@ def test_ranks_meet_beside_the_script_s_own_port_and_hand_over_what_they_saw() -
 def test_a_rank_that_stays_away_or_is_not_ready_ends_the_bursts_of_all() -> None:
     first, second = two(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
     assert not first.all_here(0, 0.2)
-    assert first.problem is not None and "not all came to burst 1" in first.problem
+    assert first.problem is not None and "not all reached burst 1" in first.problem
     assert not second.all_here(0, 5.0) and second.problem == first.problem
     first.patience_s = 0.1
     parts, _ = first.hand_over(b"zero")
     assert parts == [b"zero", None]
     ranks = two(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
     assert at_once(ranks, lambda rank: rank.all_ready(0, full=rank.place.rank == 0)) == [False, False]
-    assert {rank.problem for rank in ranks} == {"the queue of rank 1 was not full in time"}
+    assert {rank.problem for rank in ranks} == {"the queue of rank 1 did not fill in time"}
 
 
 @pytest.mark.parametrize("variables", [{}, {"MASTER_ADDR": "127.0.0.1"}])
@@ -187,5 +187,5 @@ os._exit(0)
 def test_a_script_that_closes_the_connection_of_the_ranks_finds_nothing_in_its_own_files() -> None:
     command = [sys.executable, "-c", CLOSES, str(free_port())]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    alone = "False ([], None) the script closed the connection of the ranks' watch\n"
+    alone = "False ([], None) the script closed the connection between the watched ranks\n"
     assert done.stdout == alone + "whole " * 20, done.stderr

@@ -246,7 +246,7 @@ def test_loaders_that_are_taken_from_in_turn_are_told(tmp_path: Path, capsys: py
     for _ in zip(DataLoader(Slow(), 4), DataLoader(Slow(), 8), strict=False):
         pass
     assert own.end() is None
-    assert "batches of several loaders in turn" in " ".join(capsys.readouterr().err.split())
+    assert "batches from several loaders" in " ".join(capsys.readouterr().err.split())
 
 
 def test_what_cannot_be_stored_does_not_end_the_script(

@@ -294,12 +294,12 @@ def test_an_error_s_traceback_is_the_plain_one_for_the_script_and_at_its_end(
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("raise ValueError('x')", "the script failed (ValueError) before anything that is watched was iterated"),
+        ("raise ValueError('x')", "the script failed (ValueError) before it iterated a watched loader"),
         ("for batch in DataLoader(Fails(0), 4): pass", "the script failed (KeyError) after 0 batches, too few for a"),
         ("for batch in DataLoader(Fails(4), 4): pass", "the script failed (KeyError) after 1 batch, too few for a v"),
         (
             "for batch in DataLoader(Fails(900), 4): pass",
-            "the script failed (KeyError) after 225 batches: what follows is about these",
+            "the script failed (KeyError) after 225 batches; the result covers those",
         ),
         (
             "for batch in DataLoader(Fails(0), 4, num_workers=2): pass",
@@ -323,5 +323,5 @@ def test_its_last_words_are_about_the_error(tmp_path: Path, body: str, said: str
     (tmp_path / "script.py").write_text(textwrap.dedent(fails) + body)
     seen = watched("script.py", folder=tmp_path)
     (told,) = [line for line in seen.lines if line.startswith("loaderbench:")]
-    assert seen.code == 1 and said in told and "nothing iterated" not in seen.err
-    assert ("Where the script's time went" in seen.err) is said.endswith("these")
+    assert seen.code == 1 and said in told and "took no batch" not in seen.err
+    assert ("Where the script's time went" in seen.err) is said.endswith("those")

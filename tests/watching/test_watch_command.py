@@ -210,16 +210,16 @@ def test_a_script_without_a_loader_says_so(tmp_path: Path) -> None:
     script.write_text("print('done')\n")
     seen = watched(script, folder=tmp_path)
     assert (seen.code, seen.out) == (0, "done\n")
-    assert "nothing iterated was seen: " in seen.err and "Traceback" not in seen.err  # it started no process
+    assert "the script took no batch" in seen.err and "Traceback" not in seen.err  # it started no process
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (("nosuch.py",), "there is no script nosuch.py"),
-        ((), "give a script to run"),
-        (("--probes", "pause", "x.py"), "use none, burst, delay"),
-        (("--probes", "none,delay", "x.py"), "goes with no other"),
+        ((), "needs a script"),
+        (("--probes", "pause", "x.py"), "use one or more of none, burst, delay"),
+        (("--probes", "none,delay", "x.py"), "excludes all other probes"),
     ],
 )
 def test_what_cannot_be_watched_is_refused_in_one_line(

@@ -160,7 +160,7 @@ def test_what_is_said_of_the_verdict_and_of_the_next_probe() -> None:
     ready.num_bursts = 3
     assert watch_line(ready, Verdict("undetermined"), None).endswith("· undetermined so far · next burst now")
     both = replace(verdict, bottleneck="mixed", joint=("storage", "prep"), joint_speedup=gain)
-    ready.no_burst = "its queue cannot be seen"
+    ready.no_burst = "its queue cannot be inspected"
     assert watch_line(ready, both, None).endswith("· storage+prep 2.3× · no bursts")
     assert watch_line(watched("none"), None, "KeyError").endswith("· not judged (KeyError) · no probes")
 

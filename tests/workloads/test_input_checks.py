@@ -40,7 +40,7 @@ def build(model: str, size: int, **changes: Any) -> ModelWorkload:
          "larger; give --input-size 299"),
         ("vgg11", "infer", 31, "vgg11 cannot infer on images of 31×31: it takes images of 32×32 or larger; "
          "give --input-size 224"),
-        ("vit_b_32", "infer", 256, "it takes images of one size alone; give --input-size 224"),
+        ("vit_b_32", "infer", 256, "it takes images of one size only; give --input-size 224"),
         pytest.param(
             "densenet121", "infer", 28,
             "densenet121 cannot infer on images of 28×28: it takes images of 29×29 or larger",
@@ -81,14 +81,14 @@ def test_a_model_that_cannot_be_built_on_meta_is_checked_all_the_same() -> None:
 
 
 def test_torchvision_s_models_take_three_channels() -> None:
-    with pytest.raises(ConfigError, match="resnet18 takes images of 3 channels, not 1"):
+    with pytest.raises(ConfigError, match="resnet18 takes images with 3 channels, not 1"):
         build("resnet18", 64, channels=1)
 
 
 def test_a_batch_of_one_that_batch_norm_cannot_train_on_is_its_own_error() -> None:
     with pytest.raises(BatchTooSmall, match="resnet18 cannot train on batches of one image of 32×32") as refused:
         build("resnet18", 32, batch_size=1)
-    assert "--batch-size from 2 on" in str(refused.value) and "\n" not in str(refused.value)
+    assert "--batch-size 2 or more" in str(refused.value) and "\n" not in str(refused.value)
     for fits in ({"batch_size": 2}, {"batch_size": 1, "mode": "infer"}):
         vision.check_images("resnet18", make_step("resnet18", 32, **fits), 32)
     # 33 pixels leave maps of 2×2: four values a channel
@@ -193,7 +193,7 @@ class Frozen(OneChannel):
 @pytest.mark.parametrize("kind", [Bare, Frozen])
 def test_the_user_s_model_without_anything_to_train_only_infers(kind: type[nn.Module], own: str) -> None:
     sys.modules["own_model_of_a_test"].one_channel = kind  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match=r"^--model own\S+ has no parameters that train: give --mode infer"):
+    with pytest.raises(ConfigError, match=r"^--model own\S+ has no trainable parameters: use --mode infer"):
         build(own, 8, channels=1)
     workload = build(own, 8, channels=1, mode="infer")
     workload.step(*workload.example("float32"))

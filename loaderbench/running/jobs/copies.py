@@ -78,7 +78,7 @@ def _ready(step: Step, seed: int) -> _Ready:
     one = replace(step, batch_size=1)
     workload = build_workload(one, device, image_size=image_size(step, None), seed=seed, num_classes=1)
     if not isinstance(workload, ModelWorkload):
-        raise ConfigError(f"--model {step.model} is not a PyTorch model, whose outputs could be copied")
+        raise ConfigError(f"--model {step.model} is not a PyTorch model, so it has no outputs to copy: use one")
     inputs, targets = workload.example("float32")
     workload.step(*device.copy_in(device.pin(inputs), targets))
     output = workload.last_output

@@ -72,7 +72,7 @@ def _read(path: str) -> None:
             while file.read(1 << 20):
                 pass
     except OSError as error:
-        raise CaseFailed(f"{path} cannot be read any more ({error.strerror}): did the data set vanish?") from error
+        raise CaseFailed(f"{path} can no longer be read ({error.strerror}): was the data set removed?") from error
 
 
 def _epoch(rig: Rig, loader: Loader, number: int, report: Report, num: int) -> tuple[int, float]:
@@ -118,7 +118,7 @@ def time_checkpoints(request: CheckpointsRequest, report: Report) -> Checkpoints
             request.step, device, image_size=request.step.input_size, seed=request.seed, num_classes=1000
         )
         if not isinstance(workload, ModelWorkload):
-            raise UnavailableError(f"{request.step.device} computes no model, so there is none to save")
+            raise UnavailableError(f"{request.step.device} computes no model, so there is no checkpoint to save")
         inputs, targets = workload.example("float32")
         workload.step(*device.copy_in(inputs, targets))  # an optimizer has its state from the first step on
         device.synchronize()
@@ -140,5 +140,5 @@ def time_checkpoints(request: CheckpointsRequest, report: Report) -> Checkpoints
                     num_bytes = file.tell()
                 seconds.append(time.perf_counter() - begun)
         except OSError as error:
-            raise CaseFailed(f"no checkpoint can be written into {request.folder}: {error.strerror}") from error
+            raise CaseFailed(f"cannot write a checkpoint to {request.folder}: {error.strerror}") from error
     return CheckpointsTimed(num_bytes, tuple(seconds))

@@ -263,7 +263,7 @@ class _Measurement:
         )
         if self._once and Arm.REAL in wanted:
             # The other arms would fill the page cache, so its present state can be measured only once, first.
-            self._windows.report(Phase("measuring the data set as it is"))
+            self._windows.report(Phase("measuring the data set unmodified"))
             first_s = case.effort.duration_s * FIRST_PART
             longest_s = 2 * first_s if case.effort.is_limited else math.inf
             if case.effort.steps is not None:
@@ -366,7 +366,7 @@ class _Measurement:
             each = "" if warmup is None else f", and --warmup asks for {warmup} in each window"
             self._deadline.extend(
                 beyond_s,
-                f"steps take up to {longest_s:.2g} s{each}: what is left of the first round takes {rest_s:.0f} s",
+                f"steps take up to {longest_s:.2g} s{each}: the rest of the first round takes {rest_s:.0f} s",
             )
 
     def _foresee_steps(self, steps: int, done: Sequence[Segment], behind_s: float) -> None:
@@ -384,7 +384,7 @@ class _Measurement:
         why = f"--steps {steps} of each arm take about {whole_s:.0f} s"
         if self._case.effort.is_limited:
             self._told_steps = True
-            self._deadline.say(f"{why}: --duration {self._case.effort.duration_s:g} ends the run before")
+            self._deadline.say(f"{why}: --duration {self._case.effort.duration_s:g} ends the run earlier")
         else:
             self._deadline.extend(beyond_s, why, to_end=True)
 
@@ -405,9 +405,7 @@ class _Measurement:
             num_batches = self._least_batches(step_s)
             whole_s = num_windows * num_batches * step_s
             needed = f"{num_windows} windows of {num_batches}" if num_windows > 1 else f"{num_batches}"
-            why = (
-                f"images come at {bytes_per_s / 1e6:.2g} MB/s, the {needed} batches that are needed in {whole_s:.0f} s"
-            )
+            why = f"images come at {bytes_per_s / 1e6:.2g} MB/s, the {needed} batches needed take {whole_s:.0f} s"
             return self._extend_for(whole_s, passed_s, why)
 
         return foreseen(on_rate)
@@ -450,8 +448,8 @@ class _Measurement:
         num_batches = feed.lanes + len(fed) * self._least_batches(step_s)  # the ready ones are a round, too
         whole_s = num_batches * step_s
         why = (
-            f"an image takes {image_s:.2g} s of a processor to prepare: the {num_batches} batches of {batch_size} "
-            f"that are needed take {whole_s:.0f} s, fewer with a smaller --batch-size"
+            f"an image takes {image_s:.2g} s of CPU time to prepare: the {num_batches} batches of "
+            f"{batch_size} needed take {whole_s:.0f} s; use a smaller --batch-size for a shorter run"
         )
         self._extend_for(whole_s, 0.0, why)
 
@@ -475,7 +473,7 @@ class _Measurement:
         if beyond_s > 0:
             self._deadline.extend(
                 beyond_s,
-                f"this storage gives {ram.bytes_per_s / 1e6:.1f} MB/s, so that {len(reading)} windows of "
+                f"this storage delivers {ram.bytes_per_s / 1e6:.1f} MB/s, so {len(reading)} windows of "
                 f"{num_batches} batches take {len(reading) * num_batches * batch_s:.0f} s",
             )
 

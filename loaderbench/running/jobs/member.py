@@ -52,7 +52,7 @@ class Member:
         except (OutOfMemory, RuntimeError) as error:
             if (whose := self._too_small(error)) is None:
                 raise
-            raise OutOfMemory(f"the model and the batch beside it need more than {whose}") from error
+            raise OutOfMemory(f"the model and the batch need more than {whose}") from error
         self.facts: DeviceFacts = self.device.describe()
         self._sizes = set[int]()
         """Whose turns were done."""

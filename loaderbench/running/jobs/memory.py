@@ -26,7 +26,7 @@ from loaderbench.running.memory_events import events_of, marked
 from loaderbench.running.models import model_on, opened
 from loaderbench.workloads.training import ModelWorkload
 
-NO_RESERVE = "the CPU's allocator reserves nothing: it takes from the C library and gives back"
+NO_RESERVE = "the CPU's allocator keeps no reserve: it uses the C library's malloc and free"
 
 
 def trace_memory(request: TraceRequest, report: Report) -> tuple[MemoryTrace, ...]:
@@ -84,12 +84,12 @@ def _below_ledger(request: MeasureMemoryRequest, device: Device, cap_bytes: int,
     except (OutOfMemory, RuntimeError) as error:
         if not cap.passed:
             raise
-        raise OutOfMemory(f"does not fit: tensors took more than the cap of {memory_size(cap_bytes)}") from error
+        raise OutOfMemory(f"does not fit: tensors need more than the cap of {memory_size(cap_bytes)}") from error
     peak, above = measured.peak_live_bytes, None
     if peak is not None and peak > cap_bytes:
         # Operators' own workspaces, which only the profiler sees, went above it.
         given, limit = memory_sizes(peak, cap_bytes)
-        above = f"does not fit: PyTorch's allocator gave out {given}, above the cap of {limit}"
+        above = f"does not fit: PyTorch's allocator needs {given}, above the cap of {limit}"
     return MemoryMeasured(device.describe(), measured, above)
 
 
@@ -100,7 +100,7 @@ def _steps(
     of each step."""
     step = request.step
     report(Phase("building the model"))
-    workload = model_on(device, step, request.seed, "memory could be measured")
+    workload = model_on(device, step, request.seed, "memory cannot be measured")
     inputs, targets = device.copy_in(*workload.example("float32"))
     for number in range(request.num_steps):
         if before_last is not None and number == request.num_steps - 1:
@@ -196,13 +196,13 @@ def _below_rlimit(request: MeasureMemoryRequest, device: Device, cap_bytes: int,
         if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in NO_DATA):
             raise
         first = (str(error.__cause__ or error).strip().splitlines() or ["no memory"])[0]
-        limit = f"RLIMIT_DATA of {memory_size(cap_bytes)} more than before the model"
+        limit = f"RLIMIT_DATA of {memory_size(cap_bytes)} above the memory before the model"
         raise OutOfMemory(f"does not fit below an {limit}: {first[:200]}") from error
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     growth = device.memory()
     missing = {
-        "peak_live_bytes": "the profiler, which tells it, would need memory below the limit itself",
+        "peak_live_bytes": "only the profiler shows it, and the profiler needs memory below the limit too",
         "peak_reserved_bytes": NO_RESERVE,
     }
     if growth.rss_growth_bytes is None:

@@ -39,7 +39,7 @@ from loaderbench.running.streams import close
 from loaderbench.workloads.calls import CallTracer
 from loaderbench.workloads.training import ModelWorkload
 
-PURPOSE = "layers could be followed"
+PURPOSE = "layers cannot be timed"
 NUM_WARMING = 3
 """Iterations before the first round: the optimizer's state, the allocator's growth."""
 ALONE_S = 60.0

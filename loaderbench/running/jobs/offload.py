@@ -180,7 +180,7 @@ def _built(request: OffloadRequest, device: Device, stack: ExitStack, report: Re
     """The model on the device, with its plan in force until the stack is left."""
     step = request.step
     report(Phase("building the model"))
-    workload = model_on(device, step, request.seed, "tensors could be offloaded")
+    workload = model_on(device, step, request.seed, "tensors cannot be offloaded")
     inputs, targets = device.copy_in(*workload.example("float32"))
     plain = request.plan is None
     offloading = None if plain else stack.enter_context(_offloading(request, workload, device.torch_device))

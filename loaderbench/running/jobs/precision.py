@@ -47,7 +47,7 @@ def _opened(request: StepsRequest, stack: ExitStack) -> tuple[Device, ModelWorkl
     """The device, whose memory is counted from here on, and the model on it."""
     device = opened(request.step, stack)
     device.begin_memory()
-    return device, model_on(device, request.step, request.seed, "numbers could be followed")
+    return device, model_on(device, request.step, request.seed, "numbers cannot be compared")
 
 
 def time_steps(request: StepsRequest, report: Report) -> TimingFacts:

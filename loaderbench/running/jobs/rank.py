@@ -155,7 +155,9 @@ def run_rank(request: RankRunRequest, report: Report) -> RankPart:
             with keeper.evicting_behind(turn.indices if evicts else None):
                 turn.run(report if request.rank == 0 else None)
     except RuntimeError as error:  # what gloo raises; a loader's own errors are LoaderbenchErrors
-        raise PeerGone(f"a rank that this one waited for is gone ({str(error).splitlines()[0][:200]})") from error
+        raise PeerGone(
+            f"this rank waited for another one, which is gone ({str(error).splitlines()[0][:200]})"
+        ) from error
     finally:
         loader.close()
     reads = log.take()
