@@ -31,7 +31,8 @@ class Case:
     gain: tuple[float, float, float]
     verdict: str
     """`failed: …` where it could not be judged."""
-    predicted: tuple[float, float, float] | None
+    predicted: tuple[float, float | None, float | None] | None
+    """An end is None where it is not bounded."""
     clear: bool
     """The right answer is clear beyond the stopwatch's own error."""
     null: bool
@@ -166,12 +167,14 @@ def _num_alike(pairs: Iterable[tuple[str | None, str | None]]) -> int:
     return sum(true is not None and true == said for true, said in pairs)
 
 
-def _held(predicted: tuple[float, float, float], true: tuple[float, float, float]) -> bool:
-    """Whether two gains differ by no more than their intervals allow."""
-    apart = log(true[0] / predicted[0])
-    first, second = (predicted, true) if apart > 0 else (true, predicted)  # the lower one first: its high end counts
-    room = np.hypot(log(first[2] / first[0]), log(second[0] / second[1]))
-    return bool(abs(apart) <= room)
+def _held(predicted: tuple[float, float | None, float | None], true: tuple[float, float, float]) -> bool:
+    """Whether two gains differ by no more than their intervals allow; an end that is not bounded allows anything."""
+    value, low, high = predicted
+    apart = log(true[0] / value)
+    if (end := high if apart > 0 else low) is None:
+        return True
+    of_truth = true[0] / true[1] if apart > 0 else true[2] / true[0]  # the end that faces the prediction
+    return abs(apart) <= float(np.hypot(log(end / value), log(of_truth)))
 
 
 def _percentile(values: Sequence[float], part: float) -> float | None:
