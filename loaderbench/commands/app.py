@@ -16,31 +16,25 @@ import typer
 from loaderbench import __version__
 from loaderbench.commands import (
     analyze,
-    capacity,
-    compare,
     dataset,
     doctor,
-    forecast,
     gaps,
     install,
     ledger,
     listing,
     model,
-    precision,
     remove,
     report,
     run,
-    selftest,
     show,
-    sweep,
     trace,
-    tune,
     watch,
 )
 from loaderbench.commands.command import Command, help_alone, missing_argument
 from loaderbench.commands.terminal import echo, show_crash
 from loaderbench.errors import LoaderbenchError
 from loaderbench.lacking import NO_THREAD, memory_for
+from loaderbench.recording.kinds import KINDS, part
 
 app = typer.Typer(
     name="loaderbench",
@@ -70,35 +64,45 @@ def _root(
     help_alone(context)
 
 
-COMMANDS: dict[str, Callable[..., object]] = {
-    "run": run.run,
-    "watch": watch.watch,
-    "sweep": sweep.sweep,
-    "tune": tune.tune,
-    "compare": compare.compare,
-    "list": listing.list_runs,
-    "show": show.show,
-    "ledger": ledger.ledger,
-    "analyze": analyze.analyze,
-    "trace": trace.trace,
-    "gaps": gaps.gaps,
-    "report": report.report,
-    "rm": remove.remove,
-    "selftest": selftest.selftest,
-    "precision": precision.precision,
-    "forecast": forecast.forecast,
-    "capacity": capacity.capacity,
-    "install": install.install,
-    "doctor": doctor.doctor,
-}
+def commands() -> dict[str, Callable[..., object]]:
+    """Words that call a command → its function: those of studies by the registry, after what is used first."""
+    of_kinds = {kind.command[0]: part(kind.command[1]) for kind in KINDS.values() if kind.command is not None}
+    return {
+        "run": run.run,
+        "watch": watch.watch,
+        **of_kinds,
+        "list": listing.list_runs,
+        "show": show.show,
+        "ledger": ledger.ledger,
+        "analyze": analyze.analyze,
+        "trace": trace.trace,
+        "gaps": gaps.gaps,
+        "report": report.report,
+        "rm": remove.remove,
+        "install": install.install,
+        "doctor": doctor.doctor,
+    }
+
+
 OF_A_SCRIPT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 """All that follows the name of a script, or of a module, is the script's: `-m` is a flag, so that the name ends it."""
-for name, command in COMMANDS.items():
-    of_a_script = name == "watch"
-    kind = watch.OfAScript if of_a_script else Command
-    app.command(name, cls=kind, context_settings=OF_A_SCRIPT if of_a_script else None)(command)
-app.add_typer(dataset.app, name="dataset")
-app.add_typer(model.app, name="model")
+GROUPS = {"model": model.app, "dataset": dataset.app}
+"""First word of commands of two words → what they belong to."""
+
+
+def add_commands() -> None:
+    """Make each command known to the program."""
+    for words, function in commands().items():
+        group, _, name = words.rpartition(" ")
+        of_a_script = name == "watch"
+        kind = watch.OfAScript if of_a_script else Command
+        settings = OF_A_SCRIPT if of_a_script else None
+        (GROUPS[group] if group else app).command(name, cls=kind, context_settings=settings)(function)
+    for name, commands_of in GROUPS.items():
+        app.add_typer(commands_of, name=name)
+
+
+add_commands()
 
 
 MORE_PROCESSES = "this user has reached the limit of processes and threads: raise `ulimit -u`, or end some of them"

@@ -24,6 +24,8 @@ class Kind:
     """(facts, records of its runs by their ids) → findings; a pure function. Without runs: (facts) → findings."""
     shown_at: str
     """A `reporting.shown.Shown`: how it is printed, listed, reported."""
+    command: tuple[str, str] | None = None
+    """(words that call its command, the place of its function); None: it is no command of its own."""
     has_runs: bool = False
     """Whether it is judged by records of runs."""
 
@@ -39,59 +41,69 @@ class Kind:
 KINDS: Mapping[str, Kind] = {
     "sweep": Kind(
         "recording.studies:SweepFacts", "recording.studies:Sweep", "analysis.study:judge",
-        "reporting.sweep:ShownSweep", has_runs=True,
+        "reporting.sweep:ShownSweep", ("sweep", "commands.sweep:sweep"), has_runs=True,
     ),
     "compare": Kind(
         "recording.studies:CompareFacts", "recording.studies:Comparison", "analysis.comparison:judge",
-        "reporting.comparison:ShownComparison", has_runs=True,
+        "reporting.comparison:ShownComparison", ("compare", "commands.compare:compare"), has_runs=True,
     ),
     "tune": Kind(
         "recording.studies:TuneFacts", "recording.studies:Tuning", "analysis.tuning:tuned",
-        "reporting.tuning:ShownTuning", has_runs=True,
+        "reporting.tuning:ShownTuning", ("tune", "commands.tune:tune"), has_runs=True,
     ),
     "selftest": Kind(
         "recording.studies:SelfTestFacts", "recording.studies:SelfTest", "analysis.selftest:score",
-        "reporting.selftest:ShownSelfTest", has_runs=True,
+        "reporting.selftest:ShownSelfTest", ("selftest", "commands.selftest:selftest"), has_runs=True,
     ),
     "precision": Kind(
         "recording.studies:PrecisionFacts", "recording.studies:PrecisionResult",
         "analysis.precision:compare_precisions", "reporting.precision:ShownPrecision",
+        ("precision", "commands.precision:precision"),
     ),
     "model_layers": Kind(
         "recording.model_layers:LayersFacts", "recording.model_layers:LayersResult", "analysis.model_layers:layers_of",
         "reporting.model_layers_figures:ShownLayers",
-    ),
-    "model_size": Kind(
-        "recording.model_size:SizeFacts", "recording.model_size:Sizing", "analysis.sizing:sized",
-        "reporting.sizing:ShownSizing",
+        ("model layers", "commands.model_layers:layers"),
     ),
     "model_memory": Kind(
         "recording.model_memory:ModelMemoryFacts", "recording.model_memory:ModelMemory",
         "analysis.model_memory:memory_of", "reporting.model_memory_figures:ShownMemory",
+        ("model memory", "commands.model_memory:memory"),
     ),
     "model_fit": Kind(
         "recording.model_memory:ModelFitFacts", "recording.model_memory:ModelFit", "analysis.model_memory:fit_of",
         "reporting.model_memory:ShownFit",
+        ("model fit", "commands.model_fit:fit"),
+    ),
+    "model_size": Kind(
+        "recording.model_size:SizeFacts", "recording.model_size:Sizing", "analysis.sizing:sized",
+        "reporting.sizing:ShownSizing",
+        ("model size", "commands.model_size:size"),
     ),
     "model_offload": Kind(
         "recording.offload_study:OffloadFacts", "recording.offload_study:ModelOffload", "analysis.offload:offload_of",
         "reporting.offload:ShownOffload",
+        ("model offload", "commands.model_offload:offload"),
     ),
     "model_split": Kind(
         "recording.model_split:SplitFacts", "recording.model_split:ModelSplit", "analysis.model_split:split_of",
         "reporting.model_split:ShownSplit",
+        ("model split", "commands.model_split:split"),
     ),
     "model_io": Kind(
         "recording.model_io:IoFacts", "recording.model_io:ModelIo", "analysis.model_io:io_of",
         "reporting.model_io:ShownIo",
+        ("model io", "commands.model_io:io"),
     ),
     "forecast": Kind(
         "recording.forecast:ForecastFacts", "recording.forecast:Forecast", "analysis.forecast:forecast_of",
         "reporting.forecast:ShownForecast",
+        ("forecast", "commands.forecast:forecast"),
     ),
     "capacity": Kind(
         "recording.capacity:CapacityFacts", "recording.capacity:Capacity", "analysis.capacity:capacity_of",
         "reporting.capacity:ShownCapacity",
+        ("capacity", "commands.capacity:capacity"),
     ),
     "ranks": Kind(
         "recording.ranks:RanksFacts", "recording.ranks:Ranks", "analysis.ranks:ranks_of", "reporting.ranks:ShownRanks",

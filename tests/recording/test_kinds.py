@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from commands import call
 
 import loaderbench
+from loaderbench.commands import app as program
 from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.kinds import KINDS, Kind, kind_of, part
 from loaderbench.recording.store import Store
@@ -72,6 +74,10 @@ class Naps:
 def judge(facts):
     return Naps(max(facts.minutes))
 
+def nap(minutes: float) -> None:
+    'Take a nap.'
+    print(f"slept for {minutes:g} min")
+
 class ShownNaps(Shown):
     def about(self, facts):
         return f"{len(facts.minutes)} naps"
@@ -88,7 +94,7 @@ def naps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     (tmp_path / "more" / "napping.py").write_text(NAPPING)
     monkeypatch.setattr(loaderbench, "__path__", [*loaderbench.__path__, str(tmp_path / "more")])
     monkeypatch.delitem(sys.modules, "loaderbench.napping", raising=False)
-    row = Kind("napping:NapFacts", "napping:Naps", "napping:judge", "napping:ShownNaps")
+    row = Kind("napping:NapFacts", "napping:Naps", "napping:judge", "napping:ShownNaps", ("nap", "napping:nap"))
     monkeypatch.setitem(KINDS, "naps", row)  # type: ignore[arg-type]
     facts = row.facts((20.0, 45.0), make_environment())
     folder = Store(tmp_path / "results").new_study("naps", ["sofa"])
@@ -112,3 +118,15 @@ def test_a_new_kind_is_listed_shown_reported_and_judged_again(naps: str, tmp_pat
     report = tmp_path / "report.md"
     assert call("report", "--format", "md", "--out", str(report), *results).code == 0
     assert "the longest of 45 min" in report.read_text()
+
+
+@pytest.mark.usefixtures("naps")
+def test_a_new_kind_has_its_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(program, "app", typer.Typer())
+    monkeypatch.setattr(program, "GROUPS", {"model": typer.Typer(), "dataset": typer.Typer()})
+    program.add_commands()
+    made = typer.main.get_command(program.app)
+    made.main(["nap", "20"], standalone_mode=False)
+    assert capsys.readouterr().out == "slept for 20 min\n"
+    made.main(["--help"], standalone_mode=False)
+    assert "Take a nap." in capsys.readouterr().out
