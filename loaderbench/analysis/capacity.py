@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from loaderbench.analysis.processors import available
 from loaderbench.analysis.statistics import t_quantile
 from loaderbench.analysis.storage import bound_by, ceiling
+from loaderbench.findings.table import words
+from loaderbench.plain import Json
 from loaderbench.recording.capacity import (
     CALLED,
     END,
@@ -215,14 +217,14 @@ def capacity_of(facts: CapacityFacts) -> Capacity:
     reaches, misses = edge_of(curve, facts.au_target)
     found = _found(reaches, misses, facts, missing) if curve else None
     if not curve:
-        missing["found_ranks"] = "no rank count was measured"
+        missing["found_ranks"] = words("no_ranks_measured", {})
     stops = _stops(misses, facts.au_target) if misses is not None and found is not None else []
     if found is not None and misses is None:
-        missing["next_is_stopped_by"] = f"{facts.max_ranks} ranks, the most allowed, reach the target"
+        missing["next_is_stopped_by"] = words("all_ranks_reach", {"max_ranks": facts.max_ranks})
     bounds = bounds_of(facts, curve)
     known = [one.ranks for one in bounds if one.ranks is not None]
     if not known:
-        missing["predicted_ranks"] = "the storage's ceiling and the CPU time per image are both unknown"
+        missing["predicted_ranks"] = words("no_bound_known", {})
     feed, step = facts.case.feed, facts.case.step
     rate = ceiling(facts.probe)
     per_image = facts.image_bytes / facts.num_images
@@ -265,12 +267,10 @@ def _found(
 ) -> int | None:
     number = 0 if reaches is None else reaches.ranks
     if misses is None and number < facts.max_ranks:
-        missing["found_ranks"] = f"the search stopped while {number} ranks still reached the target"
+        missing["found_ranks"] = words("ended_while_reaching", {"ranks": number})
         return None
     if misses is not None and misses.ranks - number > 1:
-        missing["found_ranks"] = (
-            f"the search stopped between {number} ranks, which reach the target, and {misses.ranks}, which miss it"
-        )
+        missing["found_ranks"] = words("ended_between", {"reach": number, "miss": misses.ranks})
         return None
     return number
 
@@ -290,31 +290,23 @@ def _caveats(facts: CapacityFacts, curve: Sequence[CapacityPoint]) -> tuple[str,
     """What the figures do not show by themselves, in sentences."""
     found = []
     if facts.in_memory:
-        found.append(f"the files are on {facts.file_system}, a file system in memory: there is no storage to measure")
+        found.append(words("files_in_memory", {"file_system": facts.file_system}))
     elif facts.case.subject.cache != "cold":
-        found.append("the page cache was not cleared, so cached files did not come from the storage")
+        found.append(words("cache_left_unmodified", {}))
     elif curve and not _is_cold(facts, curve):
         most = max((one.resident_before for one in curve if one.resident_before is not None), default=None)
-        seen = "is unknown" if most is None else f"still held {most:.0%} of the files before a measurement"
-        found.append(f"cold reads are not proven: the page cache {seen}")
+        found.append(words("storage_not_proven", {"resident": most}))
     again = [point for point in curve if point.epochs > 1]
     if again:
-        times = max(point.epochs for point in again)
-        found.append(
-            f"one measurement read files up to {times:.1f} times and evicted them in between. A server may "
-            "have cached them; use a larger data set"
-        )
+        found.append(words("files_read_again", {"times": max(point.epochs for point in again)}))
     if facts.probe is not None and facts.probe.reason is not None:
-        found.append(f"the storage's ceiling was cut short: {facts.probe.reason}")
+        found.append(words("ceiling_cut_short", {"reason": facts.probe.reason}))
     others = max((_by_others(point) for point in curve), default=0.0)
     if others > OTHERS:
-        found.append(
-            f"other programs, such as a FUSE daemon, used up to {others:.0%} of the CPUs; without them more "
-            "ranks may fit"
-        )
-    few = [point.ranks for point in curve if point.num_steps < 2 * WINDOWS]
+        found.append(words("cpus_used_by_others", {"part": others}))
+    few: list[Json] = [point.ranks for point in curve if point.num_steps < 2 * WINDOWS]
     if few:
-        found.append(f"intervals are wide at {', '.join(map(str, few))} ranks because steps were few: raise --duration")
+        found.append(words("few_steps_of_ranks", {"ranks": few}))
     return tuple(found)
 
 

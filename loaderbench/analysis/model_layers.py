@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.analysis.statistics import Blocks, blocks_of, draws_of_mean, interval
+from loaderbench.findings.table import words
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.model_layers import (
     PARTS,
@@ -36,7 +37,6 @@ about 10 µs, and a launch takes about 5 µs."""
 BLOCKS_PER_ROUND = 4
 METHOD = "blocks of steps within rounds, 95 %"
 COPIES: tuple[tuple[Part, str], ...] = (("copy_inputs", "x to Input"), ("copy_targets", "y to the loss"))
-NO_DATA = "no data set given (--data)"
 
 
 def layers_of(facts: LayersFacts) -> LayersResult:
@@ -114,9 +114,9 @@ def _num_calls(alone: AloneTimes | None) -> tuple[int, int] | None:
 
 
 def _missing(facts: LayersFacts) -> dict[str, str]:
-    missing = {} if facts.case is not None else {"load_dataset": NO_DATA}
+    missing = {} if facts.case is not None else {"load_dataset": words("no_data_set", {})}
     if facts.times is not None and facts.alone is None:
-        missing["alone"] = facts.no_alone or "it was interrupted"
+        missing["alone"] = facts.no_alone or words("was_interrupted", {})
     return missing
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from loaderbench.analysis.sizing import order_statistics
 from loaderbench.cases.case import Precision
+from loaderbench.findings.table import words
 from loaderbench.recording.model_split import (
     DeviceAlone,
     MemberFacts,
@@ -22,9 +23,9 @@ from loaderbench.recording.record import Estimate
 from loaderbench.recording.split_times import SplitTime
 
 MEDIAN = "median, 95 % by its order statistics"
-FEW = "median; an interval needs 6 turns"
-WHOLE_ALONE = "no device alone can hold the whole batch"
-FEW_TURNS = "the outcome is undecided: an interval needs 6 turns"
+FEW = "median; fewer than 6 turns have no interval"
+BEFORE = ("search", "choice", "turn", "outputs")
+"""Steps of the study that may be missing."""
 TOLERANCES: dict[str, float] = {"fp32": 1e-4, "tf32": 8e-3, "fp16": 8e-3, "bf16": 6e-2}
 """Largest ‖outputs − reference‖ ÷ ‖reference‖ of an image that is rounding: 16 unit roundoffs (2⁻¹¹ of tf32 and fp16,
 2⁻⁸ of bf16: IEEE 754, and its 8-bit-exponent kin), since some 150 layers in a row round independently (√150 ≈ 12); in
@@ -120,32 +121,33 @@ def _missing(facts: SplitFacts, measured: Estimate | None, ratio: Estimate | Non
     """Name of a figure → why it is unknown."""
     missing: dict[str, str] = {}
     search = facts.searches[-1] if facts.searches else None
-    ended = "it was interrupted" if facts.failure is None else "it ended early"
+    how = "interrupted" if facts.failure is None else "failed"
+    ended = {step: words("study_ended_before", {"how": how, "step": step}) for step in BEFORE}
     is_alone = facts.chosen is not None and len(facts.chosen.members) == 1
     if search is None:
-        missing["greedy_s"] = missing["exact_s"] = f"{ended} before the first search"
+        missing["greedy_s"] = missing["exact_s"] = ended["search"]
     elif search.greedy is None:
-        missing["greedy_s"] = f"{WHOLE_ALONE}, where the greedy search starts"
+        missing["greedy_s"] = words("greedy_has_no_start", {})
     if search is not None and search.exact is None:
-        missing["exact_s"] = "no split fits"
+        missing["exact_s"] = words("no_split_fits", {})
     if facts.chosen is None:
-        missing["predicted_s"] = f"{ended} before a split was chosen"
+        missing["predicted_s"] = ended["choice"]
     if measured is None:
-        missing["measured_s"] = missing["measured_over_predicted"] = f"{ended} before the first turn"
+        missing["measured_s"] = missing["measured_over_predicted"] = ended["turn"]
     if is_alone:
-        missing["ratio_to_fastest_alone"] = (
-            "by the stored times no split is faster than the fastest device alone, so that device ran alone"
-        )
+        missing["ratio_to_fastest_alone"] = words("fastest_alone_wins", {})
     elif search is not None and search.alone is None:
-        missing["ratio_to_fastest_alone"] = missing["fastest_alone"] = missing["outcome"] = WHOLE_ALONE
+        missing["ratio_to_fastest_alone"] = missing["fastest_alone"] = missing["outcome"] = words(
+            "whole_batch_does_not_fit", {}
+        )
     elif ratio is None:
-        missing["ratio_to_fastest_alone"] = missing["outcome"] = f"{ended} before the first turn"
+        missing["ratio_to_fastest_alone"] = missing["outcome"] = ended["turn"]
     elif ratio.low is None:
-        missing["outcome"] = FEW_TURNS
+        missing["outcome"] = words("few_turns", {})
     if search is None:
-        missing["fastest_alone"] = f"{ended} before the first search"
+        missing["fastest_alone"] = ended["search"]
     if facts.check is None:
-        missing["check"] = facts.no_check or f"{ended} before the outputs were compared"
+        missing["check"] = facts.no_check or ended["outputs"]
     return missing
 
 

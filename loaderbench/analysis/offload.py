@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from loaderbench.analysis.model_memory import KILLED, NO_MEMORY
 from loaderbench.analysis.sizing import blocks_of_steps
 from loaderbench.analysis.statistics import draws_of_mean, interval
+from loaderbench.findings.table import words
 from loaderbench.printable import memory_sizes
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.offload_study import (
@@ -26,8 +27,7 @@ from loaderbench.recording.record import Estimate
 HOST_MEMORY = "HostMemory"
 """Kind of the failure of a setting for which the host has too little memory."""
 NO_MEMORY_KINDS = ("OutOfMemory", "DoesNotFit")
-REPLAYED = "a replay of the model's trace on an emulated GPU, assumed"
-NO_COPY_TIME = "the copies' time is unknown"
+REPLAYED = "a replay of the model's trace over an emulated card, assumed"
 UNTRIED = "it was interrupted before"
 NOISE = 4
 """Results may differ by this many times what two steps without offloading differ by, as each figure is of one pair."""
@@ -137,7 +137,7 @@ def _row(facts: OffloadFacts, given: SettingFacts) -> OffloadRow:
     planned_bytes = (None, None, None) if ledger is None else (ledger.host_bytes, ledger.out_bytes, ledger.in_bytes)
     host, out, back = planned_bytes if turn is None else (turn.host_bytes, turn.out_bytes, turn.in_bytes)
     hidden, exposed = _copies(given)
-    missing = {} if hidden is not None or exposed is None else {"hidden_s": NO_COPY_TIME}
+    missing = {} if hidden is not None or exposed is None else {"hidden_s": words("no_copy_times", {})}
     return OffloadRow(
         batch_size=given.batch_size,
         above_bytes=None if given.setting is None else given.setting.above_bytes,

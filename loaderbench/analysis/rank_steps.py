@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.cases.arms import Arm
+from loaderbench.findings.table import words
 from loaderbench.recording.ranks import RANK_STEP, RankRun
 
 Times = NDArray[np.float64]
@@ -61,15 +62,14 @@ def common_steps(parts: Sequence[RankRun]) -> tuple[list[Steps], str | None]:
     for other, _, _ in known[1:]:
         numbers = np.intersect1d(numbers, other, assume_unique=True)
     if len(parts) < 2 or len(numbers) < LEAST_COMMON:
-        return [], f"the ranks share fewer than {LEAST_COMMON} steps"
+        return [], words("too_few_common_steps", {"least": LEAST_COMMON})
     picked = [np.searchsorted(own, numbers) for own, _, _ in known]
     tables = np.stack([rows[at] for (_, rows, _), at in zip(known, picked, strict=True)])
     begins = np.stack([begun[at] for (_, _, begun), at in zip(known, picked, strict=True)])
     steps = steps_between(tables, begins)
     means = steps.own.mean(axis=1)
     if means.max() - means.min() > TOGETHER * means.mean():
-        told = f"{1e3 * means.min():.3g} ms to {1e3 * means.max():.3g} ms"
-        return [], f"the ranks do not step together: their mean steps range from {told}"
+        return [], words("ranks_not_in_step", {"least_s": float(means.min()), "most_s": float(means.max())})
     work = np.maximum(steps.own.mean(axis=0) - steps.data.max(axis=0), 0.0)
     num = max(1, min(MOST_BLOCKS, len(numbers) // OF_A_BLOCK))
     blocks = np.array_split(np.arange(len(numbers)), num)

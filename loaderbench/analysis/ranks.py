@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from loaderbench.analysis.rank_steps import Steps, Times, common_steps, last_by_data, ready_step_s, steps_between
 from loaderbench.analysis.statistics import t_quantile
 from loaderbench.cases.arms import Arm
+from loaderbench.findings.table import words
+from loaderbench.plain import Json
 from loaderbench.recording.ranks import (
     RANK_STEP,
     Imbalance,
@@ -72,7 +74,7 @@ def _case_of(case: RankedCase, records: Mapping[str, RunRecord], ranks: int) -> 
     missing: dict[str, str] = {}
     imbalance = None
     if pooled is None or pooled.own.shape[1] < LEAST_STEPS:
-        missing["imbalance"] = f"the ranks share fewer than {LEAST_STEPS} steps"
+        missing["imbalance"] = words("too_few_common_steps", {"least": LEAST_STEPS})
     else:
         imbalance = imbalance_of(known, parts, joint=joint)
     figures = tuple(_figures(part, pooled, number, records) for number, part in enumerate(parts))
@@ -98,7 +100,7 @@ def _script_of(case: RankedCase, records: Mapping[str, RunRecord], ranks: int) -
     parts, missing = case.parts, dict[str, str]()
     away = sorted({*range(ranks)} - {part.place.rank for part in parts})
     if away:
-        missing["ranks"] = f"no figures came from rank {', '.join(map(str, away))}"
+        missing["ranks"] = words("ranks_missing", {"ranks": [*away]})
     windows, why = common_steps(parts)
     pooled = _pooled(windows)
     imbalance = None if pooled is None else imbalance_of(windows, parts, joint=False)
@@ -133,8 +135,8 @@ def _script_of(case: RankedCase, records: Mapping[str, RunRecord], ranks: int) -
 
 
 def _away(parts: Sequence[RankRun], records: Mapping[str, RunRecord]) -> Mapping[str, str]:
-    away = [str(part.place.rank) for part in parts if part.run_id not in records]
-    return {"shares": f"the runs of ranks {', '.join(away)} are not in this store"} if away else {}
+    away: list[Json] = [part.place.rank for part in parts if part.run_id not in records]
+    return {"shares": words("ranks_not_stored", {"ranks": away})} if away else {}
 
 
 def _sum(values: Sequence[float | None]) -> float | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from loaderbench.analysis.comparison import rate_of_runs, rates, ratio_of
 from loaderbench.analysis.pixels import pixel_difference
 from loaderbench.cases.case import SCALED
+from loaderbench.findings.table import words
 from loaderbench.recording.record import Estimate, RunRecord
 from loaderbench.recording.studies import Final, Finalist, TrialRates, TuneFacts, Tuning
 
@@ -50,7 +51,7 @@ def tuned(facts: TuneFacts, records: Records) -> Tuning:
             for final in facts.finals
         ),
         pixels=pixels,
-        no_pixels=facts.no_scales or "no sample could be compared" if scaled and pixels is None else None,
+        no_pixels=facts.no_scales or words("no_samples_compared", {}) if scaled and pixels is None else None,
     )
 
 

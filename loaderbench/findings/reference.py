@@ -24,6 +24,8 @@ ABOUT = {
     "Evidence": "Lines of evidence that have a code.",
     "Notes on a watched script": "`notes` in the record.",
     "Notes of a comparison": "What `loaderbench compare` skipped or changed.",
+    "Limits of a capacity study": "`caveats` in the findings of `loaderbench capacity`.",
+    "Why a figure is missing": "`missing` of a study, and `no_...` fields: these hold the sentence, not the code.",
 }
 """Section → what it is about."""
 SEVERITIES = {

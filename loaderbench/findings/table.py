@@ -18,6 +18,14 @@ from loaderbench.cases.case import flags, loader_arguments
 from loaderbench.findings import figures
 from loaderbench.findings.advice import ADVICE, NOT_VERIFIED, WATCHED_ADVICE
 from loaderbench.findings.caveats import CAVEATS
+from loaderbench.findings.missing import (
+    CAPACITY_LIMITS,
+    CAPACITY_MISSING,
+    MODEL_MISSING,
+    RANKS_MISSING,
+    SPLIT_MISSING,
+    WATCHED_MISSING,
+)
 from loaderbench.findings.reasons import COMPARISON_NOTES, EVIDENCE, REASONS, TRACE_FAULTS, WATCHED_NOTES
 from loaderbench.findings.row import Details, Row
 from loaderbench.plain import Json
@@ -32,6 +40,14 @@ SECTIONS: Mapping[str, tuple[Row, ...]] = {
     "Evidence": EVIDENCE,
     "Notes on a watched script": WATCHED_NOTES,
     "Notes of a comparison": COMPARISON_NOTES,
+    "Limits of a capacity study": CAPACITY_LIMITS,
+    "Why a figure is missing": (
+        *WATCHED_MISSING,
+        *SPLIT_MISSING,
+        *RANKS_MISSING,
+        *CAPACITY_MISSING,
+        *MODEL_MISSING,
+    ),
 }
 FINDINGS: dict[str, Row] = {row.code: row for rows in SECTIONS.values() for row in rows}
 

@@ -15,7 +15,7 @@ LITERAL = r'[rbu]?"(?:[^"\\\n]|\\.)*"'
 PIECES = re.compile(rf"(?:f?{LITERAL}\s*)+")
 """Pieces that Python joins, since nothing but blanks is between them."""
 FIGURE = re.compile(r"\{[^{}]*:[+,]?(?:\.\d)?[defg%]?\}")
-"""What an f-string puts a figure in: it has a format of numbers, so that it can never hold a name."""
+"""Where an f-string, or the words of a finding, has a figure: with a format of numbers, it can never hold a name."""
 LEAST_LETTERS = 3
 """Of a text with figures in it: less would let texts through that only look like one."""
 
@@ -35,8 +35,7 @@ def _texts() -> tuple[frozenset[str], frozenset[str]]:
     package = Path(loaderbench.__file__).parent
     for path in (*package.rglob("*.py"), *package.rglob("*.toml")):  # the second: profiles of devices
         for pieces in PIECES.findall(path.read_text(encoding="utf-8")):
-            found = re.findall(rf"(f?)({LITERAL})", pieces)
-            text = "".join(FIGURE.sub("\0", _value(piece)) if begin else _value(piece) for begin, piece in found)
+            text = "".join(FIGURE.sub("\0", _value(piece)) for piece in re.findall(LITERAL, pieces))
             if "\0" not in text:
                 exact.add(text)
             elif "{" not in text:

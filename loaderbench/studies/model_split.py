@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from loaderbench.analysis.model_split import deviation_of, tolerance_of
 from loaderbench.devices.select import profile_link
 from loaderbench.errors import CaseFailed, ConfigError, LoaderbenchError, UnavailableError
+from loaderbench.findings.table import words
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_split import (
     DroppedMember,
@@ -42,9 +43,6 @@ model are over within a second, in which a shared processor's speed may be half 
 MOST_TURNS = 200
 MOST_MENDED = 3
 """Searches after a split's own sizes were measured, since they lay between measured ones."""
-NOTHING_COMPUTED = "no part runs on a device that computes outputs"
-ONE_DEVICE = "one device ran the whole batch, so there are no other outputs to compare"
-NOT_WHOLE = "no device that computes can hold the whole batch, so there are no outputs to compare with"
 
 
 class SplitStudy(KeptStudy):
@@ -312,14 +310,14 @@ class SplitStudy(KeptStudy):
         }
         outputs = {one: run.output for one, run in together.parts.items() if run.output is not None}
         if not outputs:
-            self._facts = replace(self._facts, no_check=NOTHING_COMPUTED)
+            self._facts = replace(self._facts, no_check=words("no_outputs", {}))
             return
         if not whole:
-            self._facts = replace(self._facts, no_check=NOT_WHOLE)
+            self._facts = replace(self._facts, no_check=words("no_reference", {}))
             return
         reference = min(whole, key=whole.__getitem__)
         if [*parts] == [reference]:
-            self._facts = replace(self._facts, no_check=ONE_DEVICE)
+            self._facts = replace(self._facts, no_check=words("one_device_alone", {}))
             return
         batch = self._plan.batch_size
         found = members.run({reference: (0, batch)}, with_output=True).parts[reference].output

@@ -29,6 +29,7 @@ from loaderbench.cases.case import SCALED, Case
 from loaderbench.cases.options import RESULTS, TUNE_BUDGET_S
 from loaderbench.cases.study import read_options
 from loaderbench.errors import CaseFailed
+from loaderbench.findings.table import words
 from loaderbench.recording.facts import SCHEMA, ScaleProbe
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store, StudyFolder
@@ -319,7 +320,7 @@ class Tune:
             if case.feed.decode_scale != SCALED or name in self._scales:
                 continue
             if plugins.LOADERS.find(case.feed.loader).traits.format is not None:
-                self._no_scales = "the images are in container files"
+                self._no_scales = words("images_in_containers", {})
                 continue
             try:
                 self._scales[name] = kept.child(name).ask(COMPARE_SCALES, ScalesRequest(case), quiet)

@@ -10,8 +10,10 @@ from loaderbench.analysis.shadow import LEAST_READS
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case, Effort, Feed, Step, Subject
 from loaderbench.cases.traits import LoaderTraits
+from loaderbench.findings.table import words
 from loaderbench.machine import environment
 from loaderbench.originals import time
+from loaderbench.plain import Json
 from loaderbench.recording.facts import (
     CacheFacts,
     DeviceFacts,
@@ -105,13 +107,13 @@ def _watched(name: str, main: Seen, watcher: Watcher, *, cuda: bool) -> WatchedF
     others = sorted((one for one in watcher.seen.values() if one is not main), key=lambda one: -one.spent_ns)
     no_burst = None if watcher.num_bursts else watcher.no_burst
     if no_burst is None and not watcher.num_bursts and watcher.wants("burst"):
-        no_burst = "it has no workers" if not main.source.workers else "too few batches"
-        no_burst = no_burst if main.source.tells else "the iterable does not expose a queue"
+        no_burst = words("too_few_batches" if main.source.workers else "no_workers", {})
+        no_burst = no_burst if main.source.tells else words("queue_unknown", {})
     shadow = _shadow(main, watcher)
     no_spans = None
     if not main.has_spans:
-        no_spans = "too few batches" if not main.segments else "its workers were not forked, or do not take turns"
-        no_spans = no_spans if main.source.tells else "the iterable does not expose its workers"
+        no_spans = words("workers_not_forked" if main.segments else "too_few_batches", {})
+        no_spans = no_spans if main.source.tells else words("workers_unknown", {})
     return WatchedFacts(
         script=name,
         loaders=tuple(loader_of(one) for one in (main, *others)),
@@ -139,10 +141,10 @@ def _no_device_stamps(main: Seen, watcher: Watcher) -> str | None:
     """Why the device did not tell when the steps were done."""
     device = watcher.device
     if device is None:
-        return "the script first used it after the last measured window"
+        return words("device_used_late", {})
     if device.problem is not None or main.segments:
         return device.problem
-    return "too few steps, or the device finished none of them before the script ended"
+    return words("steps_not_ended", {})
 
 
 def _shadow(main: Seen, watcher: Watcher) -> WatchedShadow | None:
@@ -158,8 +160,9 @@ def _no_shadow(shadow: WatchedShadow | None, watcher: Watcher) -> str | None:
     if not watcher.wants("shadow") or (shadow is not None and len(shadow.reads) >= LEAST_READS):
         return None
     if shadow is None:
-        return watcher.no_shadow or "another loader was read first, and this one then took most of the time"
-    return f"it read {len(shadow.reads)} of the {LEAST_READS} samples needed: {shadow.stopped_by}"
+        return watcher.no_shadow or words("other_loader_first", {})
+    details: dict[str, Json] = {"num": len(shadow.reads), "least": LEAST_READS, "stopped_by": shadow.stopped_by}
+    return words("shadow_too_short", details)
 
 
 def _no_doses(main: Seen, watcher: Watcher) -> str | None:
@@ -167,7 +170,4 @@ def _no_doses(main: Seen, watcher: Watcher) -> str | None:
     num = sum(one.delay is not None for one in main.segments)
     if not watcher.wants("delay") or num >= LEAST_PAIRS:
         return None
-    return (
-        f"{num} of the {LEAST_PAIRS} windows needed had a delay: the run was too short for delays of {PART:.0%} of its "
-        "time"
-    )
+    return words("too_few_delays", {"num": num, "least": LEAST_PAIRS, "part": PART})

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from loaderbench.findings.table import words
 from loaderbench.originals import os, time
 from loaderbench.recording.facts import WatchedSettings
 from loaderbench.samplers.connections import closed_ones_counted, connections
@@ -120,7 +121,7 @@ def start_shadow(watcher: Watcher, loader: Any) -> None:
         watcher.shadow.close()
     data, num = loader.dataset, length_of(loader.dataset)
     if isinstance(data, IterableDataset) or num is None:
-        watcher.no_shadow = "the samples of an iterable data set have no numbers"
+        watcher.no_shadow = words("samples_not_numbered", {})
         return
     watcher.shadow, watcher.shadow_of, watcher.no_shadow = Shadow(data, num), source, None
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from loaderbench.devices.step_events import StepEvents, step_events
+from loaderbench.findings.table import words
 from loaderbench.originals import time
 from loaderbench.samplers.connections import connections, stores_of
 from loaderbench.samplers.cpu_window import CpuClock
@@ -349,11 +350,11 @@ class Watcher:
                 time.sleep(POLL_S)
                 full = queue.is_full()
         except (AttributeError, NotImplementedError) as error:
-            self.no_burst = f"this loader's queue cannot be inspected ({error})"
+            self.no_burst = words("queue_not_readable", {"error": str(error)})
             full = False
         self._failed = 0 if full else self._failed + 1
         if self._failed >= MOST_FAILED and self.no_burst is None:
-            self.no_burst = f"its queue did not fill within {PATIENCE_S:g} s"
+            self.no_burst = words("queue_never_full", {"patience_s": PATIENCE_S})
         return full
 
     def told(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loaderbench.analysis.model_layers import LEAST_LAG_S, NO_DATA, layers_of
+from loaderbench.analysis.model_layers import LEAST_LAG_S, layers_of
 from loaderbench.cases.case import Step
 from loaderbench.machine import environment
 from loaderbench.recording.model_layers import PARTS, AloneTimes, CallFacts, LayersFacts, LayersResult, LayerTimes
@@ -105,7 +105,7 @@ def test_set_up_is_what_the_first_call_took_longer() -> None:
 def test_without_a_data_set_loading_is_unknown_and_not_nothing() -> None:
     result = layers_of(facts())
     assert rows(result)["load", "load_dataset", 1].in_step_s is None
-    assert result.missing == {"load_dataset": NO_DATA, "alone": "it was interrupted"}
+    assert result.missing == {"load_dataset": "no data set given (--data)", "alone": "it was interrupted"}
 
 
 def test_a_device_that_was_held_is_compared_with_itself() -> None:

@@ -95,22 +95,24 @@ def test_texts_that_stand_elsewhere_too() -> None:
 
 
 def made_in_the_package() -> list[tuple[str, str, set[str] | None]]:
-    """(place, code, the names of its details) of each caveat and reason that is made under its own code; None where
-    the details are not written out there."""
+    """(place, code, the names of its details) of each caveat, reason and text that is made under its own code; None
+    where the details are not written out there."""
     made = []
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or not node.args:
                 continue
-            code = node.args[0]
-            if node.func.id not in ("Caveat", "Reason") or not isinstance(code, ast.Constant):
+            first = node.args[0]
+            given = [first.body, first.orelse] if isinstance(first, ast.IfExp) else [first]
+            codes = [each.value for each in given if isinstance(each, ast.Constant)]
+            if node.func.id not in ("Caveat", "Reason", "words"):
                 continue
             names: set[str] | None = set()
             if len(node.args) > 1:
-                given = node.args[1]
-                whole = isinstance(given, ast.Dict) and all(key is not None for key in given.keys)
-                names = {cast(ast.Constant, key).value for key in given.keys} if whole else None  # type: ignore[attr-defined]
-            made.append((f"{path.relative_to(PACKAGE)}:{node.lineno}", code.value, names))
+                details = node.args[1]
+                whole = isinstance(details, ast.Dict) and all(key is not None for key in details.keys)
+                names = {cast(ast.Constant, key).value for key in details.keys} if whole else None  # type: ignore[attr-defined]
+            made += [(f"{path.relative_to(PACKAGE)}:{node.lineno}", str(code), names) for code in codes]
     return made
 
 
@@ -122,7 +124,7 @@ def test_makers_and_rows_know_each_other() -> None:
         if names is not None:
             given = [set(details) for details in FINDINGS[code].examples]
             assert names in given, f"{place} gives '{code}' other details: {names}"
-    others = {"Advice", "Advice for a watched script", "Why advice was not verified", "Evidence"}
+    others = {"Advice", "Advice for a watched script", "Why advice was not verified"}
     rows = {row.code for title, rows in SECTIONS.items() if title not in others for row in rows}
     assert rows - {code for _, code, _ in made} == {"facts_missing", "note"}, "tests/convert_schema1.py makes these"
 
