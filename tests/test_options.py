@@ -73,10 +73,10 @@ def test_measuring_commands_take_the_options_by_their_names(name: str) -> None:
     left_out = {
         "run": {"buffer_ratio"},
         "sweep": set(),
-        "compare": {"decode_scale", "io_threads", "buffer_ratio", "repeats"},
+        "compare": {"decode_scale", "io_threads", "buffer_ratio", "repeats", "all_reduce"},
         "tune": {
             "arms", "steps", "duration", "ci_target", "max_bytes", "warmup", "repeats", "kernels", "io_threads",
-            "buffer_ratio", "loader_option", "decoder_option", "loss_scale",
+            "buffer_ratio", "loader_option", "decoder_option", "loss_scale", "all_reduce",
         },
     }[name]  # fmt: skip
     assert {flag_of(option) for option in OPTIONS} & flags == {flag_of(option) for option in set(OPTIONS) - left_out}
@@ -115,6 +115,7 @@ SAME: dict[str, tuple[list[str], list[object], str]] = {
     "repeats": (["3"], [3], "3"),
     "kernels": (["--no-kernels"], [False], "false"),
     "seed": (["7"], [7], "7"),
+    "all_reduce": (["2M"], [2_000_000, "2M"], "'2M'"),
     "max_failures": (["0.5"], [0.5], "0.5"),
 }
 """Option → as flags, in Python (several ways), in a study file."""
@@ -199,7 +200,7 @@ def test_a_flag_beats_the_study_file(name: str, asked: Callable[..., StudyOption
         "res": ["256"], "cache": ["cold"], "decoder": ["libjpeg"], "decode_scale": ["off"], "workers": ["1"],
         "io_threads": ["0"], "buffer_ratio": ["2"], "output": ["float32"], "loader_option": ["c=2"],
         "decoder_option": ["c=2"], "precision": ["fp16"], "loss_scale": ["dynamic"], "steps": ["5"], "duration": ["60"],
-        "max_bytes": ["1k"], "warmup": ["1"], "input_shape": ["3,64,64"],
+        "max_bytes": ["1k"], "all_reduce": ["1k"], "warmup": ["1"], "input_shape": ["3,64,64"],
         "overlap": ["--overlap"], "kernels": ["--kernels"],
     }  # fmt: skip
     given = others.get(name) or [",".join(map(str, default)) if isinstance(default, tuple) else str(default)]

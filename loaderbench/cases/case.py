@@ -170,10 +170,7 @@ class Step:
 
     model: str = case_option("{models}", asked="resnet50", many=True)
     mode: Mode = case_option("train or infer", asked="train")
-    precision: Precision = case_option(
-        "fp32, tf32, bf16, fp16, pure-bf16, pure-fp16, amp-bf16, amp-fp16  [default: amp-bf16; fp32 on the CPU]",
-        many=True,
-    )
+    precision: Precision = case_option("{precisions}  [default: amp-bf16; fp32 on the CPU]", many=True)
     device: str = case_option("auto, {devices}", asked="auto")
     """As `--device` was resolved; the room `devices` alone reads it."""
     batch_size: int = case_option("Samples per step", asked=64, many=True)
@@ -189,7 +186,10 @@ class Step:
     """Of training: SGD with momentum keeps one value for each parameter, Adam two."""
     channels: int = 3
     """Of the images that the model takes; loaders deliver 3."""
-    all_reduce_bytes: int | None = None
+    all_reduce_bytes: int | None = case_option(
+        "Under torchrun: also run windows whose every step ends with an all-reduce of so many bytes: 100M",
+        None, kind=Size, name="all_reduce", metavar="SIZE",
+    )  # fmt: skip
     """Several ranks also run windows whose every step ends with an all-reduce of so many bytes; None: they do not."""
 
 

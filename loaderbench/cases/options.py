@@ -332,9 +332,7 @@ class ModelOptions:
     mode: str = option("train or infer", "train")
     input_size: int | None = option("Side of the square input of the model  [default: 224; lenet 28]")
     input_shape: Numbers | None = option("Shape of a sample: 3,224,224, or 1,28,28  [default: 3 channels; lenet 1]")
-    precision: str | None = option(
-        "fp32, tf32, bf16, fp16, pure-bf16, pure-fp16, amp-bf16, amp-fp16  [default: amp-bf16; fp32 on the CPU]"
-    )
+    precision: str | None = option("{precisions}  [default: amp-bf16; fp32 on the CPU]")
     optimizer: str = option("sgd (with momentum) or adam; in training", "sgd")
     device: str = option("auto (cuda, else cpu), {devices}", "auto")
     seed: int = option("Seed of weights and batches", 0)
@@ -407,13 +405,3 @@ class CapacityOptions:
     duration: float = option("Seconds of each look at a number of ranks", 15.0)
     steps: int = option("Least steps of a look; MLPerf Storage wants 500", 10)
     seed: int = option("Seed of order and augmentation", 0)
-
-
-@dataclass(frozen=True)
-class RankOptions:
-    """What `run` and `sweep` are asked under a launcher."""
-
-    all_reduce: Size | None = option(
-        "Under torchrun: also run windows whose every step ends with an all-reduce of so many bytes: 100M",
-        metavar="SIZE",
-    )

@@ -50,12 +50,12 @@ LEFT_OUT: Mapping[str, tuple[str, ...]] = {
     "run": ("buffer_ratio",),
     "tune": (
         "arms", "steps", "duration", "ci_target", "max_bytes", "warmup", "repeats", "kernels", "io_threads",
-        "buffer_ratio", "loader_option", "decoder_option", "loss_scale",
+        "buffer_ratio", "loader_option", "decoder_option", "loss_scale", "all_reduce",
     ),
-    "compare": ("decode_scale", "io_threads", "buffer_ratio", "repeats"),
+    "compare": ("decode_scale", "io_threads", "buffer_ratio", "repeats", "all_reduce"),
     "capacity": (
         "arms", "ci_target", "max_bytes", "warmup", "repeats", "kernels", "max_failures", "buffer_ratio", "input_shape",
-        "loss_scale", "overlap",
+        "loss_scale", "overlap", "all_reduce",
     ),
 }  # fmt: skip
 """Command → the options that it sets itself or has no use for."""
@@ -78,6 +78,11 @@ class StudyOptions(SimpleNamespace):
         for name in names:
             if len(vars(self)[name] or ()) > 1:
                 raise ConfigError(f"{command} takes one {flag_of(name)}: use `loaderbench sweep` for a list")
+
+    def require_one_process(self) -> None:
+        """Raises ConfigError for an option that only several ranks can have."""
+        if self.all_reduce is not None:
+            raise ConfigError("--all-reduce needs several ranks: start it under torchrun (docs/ranks.md)")
 
 
 def read_options(given: Mapping[str, object], *, of: str | None = None) -> StudyOptions:

@@ -35,7 +35,6 @@ def measure(
     resume: bool = False,
     tag: str | None = None,
     save_profile: Path | None = None,
-    all_reduce: int | None = None,
 ) -> None:
     """Measure the cases that the options ask for, show and store them: several as a study; under a launcher with the
     other ranks.
@@ -48,10 +47,9 @@ def measure(
     if rank is not None and rank.world_size > 1:
         given = {"--verify": verify, "--save-profile": save_profile is not None}
         alone = [name for name, is_given in given.items() if is_given]
-        measure_on_ranks(rank, Asked(options, dataset, generated, output, dry_run, resume, tag, all_reduce, alone))
+        measure_on_ranks(rank, Asked(options, dataset, generated, output, dry_run, resume, tag, alone))
         return
-    if all_reduce is not None:
-        raise ConfigError("--all-reduce needs several ranks: start it under torchrun (docs/ranks.md)")
+    options.require_one_process()
     from loaderbench.studies.refusals import planned
     from loaderbench.studies.request import find_data_sets
 

@@ -15,7 +15,7 @@ import typer
 
 from loaderbench import plugins
 from loaderbench.cases import options
-from loaderbench.cases.case import OPTIONS
+from loaderbench.cases.case import OPTIONS, PRECISIONS
 from loaderbench.cases.options import PARSED, Option, Pairs, base_type, option, options_of
 from loaderbench.cases.study import StudyOptions, read_options
 
@@ -126,7 +126,7 @@ def _flag(one: Option, changed: Changed) -> inspect.Parameter:
 
 @functools.cache
 def _words() -> Mapping[str, str]:
-    """What help texts say about plug-ins, from their tables."""
+    """What help texts say about plug-ins and precisions, from their tables."""
     loaders = {name: plugins.LOADERS.find(name).traits for name in plugins.LOADERS.built_in}
     decoders = {name: plugins.DECODERS.find(name).traits for name in plugins.DECODERS.built_in}
     usual, own = plugins.USUAL_DECODER, [name for name, traits in loaders.items() if traits.decoder == "fastest"]
@@ -139,6 +139,7 @@ def _words() -> Mapping[str, str]:
         "scaling_decoders": ", ".join(name for name, traits in decoders.items() if traits.scales),
         "ahead_loaders": ", ".join(name for name, traits in loaders.items() if traits.reads_ahead),
         "default_output": f"float32; {', '.join(other)}: uint8",
+        "precisions": ", ".join(PRECISIONS),
         "devices": ", ".join(_form(name) for name in plugins.DEVICES.names()),
         "models": "A torchvision classification model, or package.module:factory for your own",
     }

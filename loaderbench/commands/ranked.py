@@ -34,7 +34,6 @@ class Asked:
     dry_run: bool
     resume: bool
     tag: str | None
-    all_reduce: int | None
     alone: Sequence[str] = ()
     """Options that were given, and are for one process."""
 
@@ -115,7 +114,7 @@ def _cases(asked: Asked, meeting: Meeting) -> list[Case]:
     )
     cpus = max(1, usable_cpus() // meeting.num_local)  # the ranks of a node share its CPUs
     cases = planned(asked.options, subjects, on_note=note, cpus=cpus)
-    cases = cases_of_rank(cases, meeting, device=asked.options.device, all_reduce=asked.all_reduce)
+    cases = cases_of_rank(cases, meeting, device=asked.options.device)
     check_same(cases, meeting)
     return cases
 

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from loaderbench.cases.options import RankOptions
 from loaderbench.cases.study import LEFT_OUT, StudyOptions
 from loaderbench.commands.measuring import measure
 from loaderbench.commands.options import Dataset, OutputOptions, with_options
@@ -18,7 +17,6 @@ def run(
     *,
     dataset: Dataset = None,
     options: StudyOptions,
-    ranks: RankOptions,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the case and its expected time, and exit")] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Also run the advice, and compare its predicted with its measured speed-up")
@@ -38,5 +36,5 @@ def run(
     options.require_single("run", *ONE_OF_EACH)
     measure(
         options, dataset, output, dry_run=dry_run, verify=verify,
-        tag=tag, save_profile=save_profile, all_reduce=ranks.all_reduce,
+        tag=tag, save_profile=save_profile,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from loaderbench import plugins
-from loaderbench.cases.options import RankOptions, Words
+from loaderbench.cases.options import Words
 from loaderbench.cases.study import StudyOptions, read_study
 from loaderbench.commands.measuring import measure
 from loaderbench.commands.options import Changed, OutputOptions, given_on_command_line, with_options
@@ -31,7 +31,6 @@ def sweep(
         typer.Argument(help="STUDY.toml, or data sets, comma separated. Default: a generated set, which is kept."),
     ] = None,
     options: StudyOptions,
-    ranks: RankOptions,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the cases and their expected time, and exit")
     ] = False,
@@ -49,10 +48,7 @@ def sweep(
     if dataset is not None and dataset.endswith(".toml"):
         options, dataset = _from_file(Path(dataset), options, given_on_command_line(context))
     sets = None if dataset is None else dataset.split(",")
-    measure(
-        options, sets, output, generated=DEFAULT_RESOLUTIONS, dry_run=dry_run, resume=resume, tag=tag,
-        all_reduce=ranks.all_reduce,
-    )  # fmt: skip
+    measure(options, sets, output, generated=DEFAULT_RESOLUTIONS, dry_run=dry_run, resume=resume, tag=tag)
 
 
 def _from_file(path: Path, options: StudyOptions, given: set[str]) -> tuple[StudyOptions, str | None]:

@@ -36,7 +36,7 @@ TABLE = "json"
 """Name of the array that holds the JSON of a part on its way."""
 
 
-def cases_of_rank(cases: Sequence[Case], meeting: Meeting, *, device: str, all_reduce: int | None) -> list[Case]:
+def cases_of_rank(cases: Sequence[Case], meeting: Meeting, *, device: str) -> list[Case]:
     """The cases as this rank runs them: its share of the files, its device. `device`: as it was asked for.
 
     Each repeat moves the shares on by one rank, so that slow files move and slow ranks stay.
@@ -46,7 +46,6 @@ def cases_of_rank(cases: Sequence[Case], meeting: Meeting, *, device: str, all_r
         case.changed(
             shard=f"{(place.rank + case.effort.repeat) % place.ranks}/{place.ranks}",
             device=of_local_rank(case.step.device, device, place.local_rank),
-            all_reduce_bytes=all_reduce,
         )
         for case in cases
     ]

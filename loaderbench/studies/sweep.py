@@ -73,6 +73,7 @@ def run(
     """
     asked = read_options(options)
     asked.require_single("run", *ONE_OF_EACH)
+    asked.require_one_process()
     cases = planned(asked, find_data_sets(dataset, asked), on_note=say)
     if len(cases) > 1:
         raise ConfigError(f"these options give {len(cases)} runs, and run() returns one: use sweep()")
@@ -103,6 +104,7 @@ def sweep(
         tag: name to find the runs by; runs that `resume` reuses keep theirs.
     """
     asked = read_options({"loader": [*plugins.predictable_loaders()], **options})
+    asked.require_one_process()
     subjects = find_data_sets(dataset, asked, generated=DEFAULT_RESOLUTIONS)
     cases = planned(asked, subjects, on_note=say)
     study = SweepStudy(cases, Store(results), loaders=asked.loader or (), resume=resume, tag=tag)
