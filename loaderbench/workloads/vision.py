@@ -75,7 +75,7 @@ def check_images(name: str, step: Step, size: int) -> None:
     if name not in known:
         raise unknown_model(name, known)
     if step.channels != 3:
-        raise ConfigError(f"{name} takes images of 3 channels, not {step.channels}: leave --input-shape out")
+        raise ConfigError(f"{name} takes images with 3 channels, not {step.channels}: leave --input-shape out")
     complaint = _complaint(name, step.mode, size, min(step.batch_size, 2))
     if complaint is None:
         return

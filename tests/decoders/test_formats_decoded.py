@@ -148,7 +148,7 @@ def test_damaged_data_make_no_picture(decoder: Decoder, name: str) -> None:
 
 
 def test_a_header_that_claims_too_many_pixels_is_refused_before_memory_is_asked_for(decoder: Decoder) -> None:
-    with pytest.raises(DecodeError, match="more than 178,956,970"):
+    with pytest.raises(DecodeError, match="exceed the limit of 178,956,970"):
         decoder.decode(png(struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0), b""))
 
 

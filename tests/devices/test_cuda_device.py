@@ -197,7 +197,7 @@ def test_an_old_gpu_lacks_tf32_and_bf16(fake):
     for precision in ("tf32", "bf16", "amp-bf16", "pure-bf16"):
         assert new.lacks(precision) is None
         assert old.lacks(precision) == (
-            f"--precision {precision} needs a GPU of compute capability 8.0, this one has 7.5: "
+            f"--precision {precision} needs compute capability 8.0, and this GPU has 7.5: "
             "use fp32, fp16, pure-fp16 or amp-fp16"
         )
 

@@ -55,7 +55,7 @@ def test_res_chooses_the_variant(variants: Path) -> None:
 
 
 def test_a_variant_that_is_not_there_names_those_that_are(variants: Path) -> None:
-    with pytest.raises(ConfigError, match="no variant 777; there are 256, 512") as caught:
+    with pytest.raises(ConfigError, match="no variant 777; it has 256, 512") as caught:
         resolve_dataset(str(variants), 777)
     assert caught.value.exit_code == 2 and "\n" not in str(caught.value)
     with pytest.raises(ConfigError, match="choose one with --res: 256, 512"):
@@ -80,7 +80,7 @@ def test_a_manifest_names_a_tree_and_its_variants(
     (elsewhere / "datasets" / "mine.toml").write_text('name = "mine"\nroot = "$PHOTOS"\n[variants]\n128 = "256"\n')
     assert resolve_dataset("mine", 128) == (str(variants / "256"), "mine")
     assert resolve_dataset("datasets/mine.toml", 128) == (str(variants / "256"), "mine")
-    with pytest.raises(ConfigError, match="there are 128"):
+    with pytest.raises(ConfigError, match="it has 128"):
         resolve_dataset("mine", 256)
     assert set(find_manifests()) == {"mine", "generated"}
 
@@ -115,7 +115,7 @@ def test_the_generated_set_is_made_on_first_use_and_kept(tmp_path: Path, elsewhe
     assert len(index_images(path)) == 12
     assert list(find_variants(tmp_path / "kept" / "generated")) == [32]
     assert resolve_dataset("generated", 32) == (path, name)
-    with pytest.raises(ConfigError, match="no variant 48; there are 32, 64"):
+    with pytest.raises(ConfigError, match="no variant 48; it has 32, 64"):
         resolve_dataset(None, 48)
     with pytest.raises(ConfigError, match="choose one with --res: 32, 64"):
         resolve_dataset()

@@ -152,7 +152,7 @@ def test_a_second_call_does_nothing_and_other_parameters_are_refused(tmp_path: P
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     make_dataset(tmp_path, [64], 10, processes=1)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
-    with pytest.raises(ConfigError, match=r"other parameters \(num_images 10 there, 11 asked for\)"):
+    with pytest.raises(ConfigError, match=r"other parameters \(num_images 10 there, 11 requested\)"):
         make_dataset(tmp_path, [64], 11, processes=1)
     make_dataset(tmp_path, [48], 11, processes=1)  # another variant beside it is fine
 

@@ -24,7 +24,7 @@ def mounted(kind: str, device: str | None = None, mount_point: str = "/data") ->
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("tmpfs", "held in memory"),
+        ("tmpfs", "which is in memory"),
         ("fuse.sshfs", "FUSE daemon"),
         ("overlay", "no device here"),
         ("9p", "no device here"),
@@ -59,7 +59,7 @@ def test_a_counter_where_nothing_can_tell_is_none_with_a_reason(monkeypatch: pyt
     counter = StorageCounter("/data")
     assert counter.read() is None
     assert counter.source is None
-    assert "held in memory" in str(counter.reason)
+    assert "which is in memory" in str(counter.reason)
     counter.close()
 
 
