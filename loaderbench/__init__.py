@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from loaderbench.offloading.hooks import offload
-    from loaderbench.studies.again import analyze, load_run
+    from loaderbench.studies.again import analyze, load_run, show
     from loaderbench.studies.compare import compare_data_sets as compare
     from loaderbench.studies.sweep import run, sweep
     from loaderbench.studies.tune import tune
     from loaderbench.studies.watch import watch
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "analyze", "compare", "load_run", "offload", "run", "sweep", "tune", "watch"]
+__all__ = ["__version__", "analyze", "compare", "load_run", "offload", "run", "show", "sweep", "tune", "watch"]
 
 _FACE = {
     "run": "studies.sweep:run",
@@ -34,6 +34,7 @@ _FACE = {
     "watch": "studies.watch:watch",
     "load_run": "studies.again:load_run",
     "analyze": "studies.again:analyze",
+    "show": "studies.again:show",
     "offload": "offloading.hooks:offload",
 }
 """Name → where its function is."""

@@ -120,7 +120,7 @@ class Feed:
     prefetch: int = case_option("Batches prepared ahead, per worker", 2, many=True)
     """Batches prepared ahead, per worker."""
     output: Output = case_option(
-        "What the loader hands over: float32 or uint8  [default: {default_output}]", "float32", asked=None
+        "Type of the loader's batches: float32 or uint8  [default: {default_output}]", "float32", asked=None
     )
     """Pixel type that the loader hands over: float32 (normalized) or uint8 (normalized on the device)."""
     buffer_ratio: float | None = case_option(
@@ -180,14 +180,14 @@ class Step:
         "dynamic, or a whole number; training in fp16  [default: 128; amp-fp16: dynamic]", None
     )
     """`dynamic`, or a whole number by which the loss is multiplied; None: the precision's default."""
-    overlap: bool = case_option("Copy batches on a stream of their own, beside the compute", True)
+    overlap: bool = case_option("Copy batches on a stream of their own, during the compute", True)
     """Copies to the device run beside the compute of earlier steps, on a stream of their own."""
     optimizer: Optimizer = "sgd"
     """Of training: SGD with momentum keeps one value for each parameter, Adam two."""
     channels: int = 3
     """Of the images that the model takes; loaders deliver 3."""
     all_reduce_bytes: int | None = case_option(
-        "Under torchrun: also run windows whose every step ends with an all-reduce of so many bytes: 100M",
+        "Under torchrun: also run windows whose every step ends with an all-reduce of SIZE bytes: 100M",
         None, kind=Size, name="all_reduce", metavar="SIZE",
     )  # fmt: skip
     """Several ranks also run windows whose every step ends with an all-reduce of so many bytes; None: they do not."""

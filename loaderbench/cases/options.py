@@ -380,11 +380,11 @@ class ForecastOptions:
     images: int | None = option("Images per epoch  [default: those of the run's data set]")
     epochs: int = option("Number of epochs", 1)
     val_images: int | None = option("Images per validation  [default: no validation]")
-    val_every: int = option("Validate every so many epochs", 1)
+    val_every: int = option("Validate every N epochs", 1)
     val_run: str | None = option(
         "Stored run with --mode infer that gives its speed  [default: the newest of this setting]"
     )
-    checkpoint_every: int | None = option("Write a checkpoint every so many epochs  [default: no checkpoints]")
+    checkpoint_every: int | None = option("Write a checkpoint every N epochs  [default: no checkpoints]")
     checkpoint_to: Path | None = option("Folder where a few are written, to time them  [default: --results]")
     then: str | None = option(
         "Also forecast a change: workers=16, or a stored run of the new setting", metavar="CHANGE|RUN"

@@ -191,7 +191,7 @@ def check_loss_scale(loss_scale: str | None, precisions: Sequence[str], mode: st
     if mode != "train":
         raise ConfigError("--loss-scale is for training: leave it out, or give --mode train")
     if not computes:
-        raise ConfigError("--loss-scale changes nothing on an emulated device, which computes nothing: leave it out")
+        raise ConfigError("--loss-scale has no effect on an emulated device, which computes no gradients: leave it out")
     if not set(precisions) & set(SCALED_PRECISIONS):
         raise ConfigError(
             f"--loss-scale is for {', '.join(SCALED_PRECISIONS)}: {', '.join(precisions)} "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import write_json
+from loaderbench.commands.terminal import echo, write_json
 from loaderbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,9 +24,18 @@ def show(
     ],
     caveats: Annotated[bool, typer.Option("--caveats", help="Print only the caveats, as full sentences")] = False,
     whole: Annotated[bool, typer.Option("--all", help="Print all figures, evidence, advice and caveats")] = False,
+    form: Annotated[str, typer.Option("--format", help="text, md, csv or html (a piece of a page)")] = "text",
     output: OutputOptions,
 ) -> None:
     """Print one stored run or study."""
+    from loaderbench.cases.study import check_choice
+
+    if check_choice("--format", form, ("text", "md", "csv", "html")) != "text":
+        from loaderbench.reporting.forms import FORMS
+        from loaderbench.studies.again import show as shown
+
+        echo(FORMS[form](shown(run_id, output.results)).rstrip("\n"))
+        return
     from loaderbench.recording.checks import LATEST
     from loaderbench.recording.store import Store, StoredStudy
     from loaderbench.reporting.terminal import print_caveats_of, print_run

@@ -243,7 +243,7 @@ CAVEATS = (
     Row(
         "storage_bytes_unknown",
         "{reason}",
-        examples=({"reason": "on overlay nothing counts"}, {"reason": None}),
+        examples=({"reason": "on overlay no counter exists"}, {"reason": None}),
         choices={"reason": {None: "the storage's byte counter could not be read"}},
         severity=FIGURE,
         remark="FUSE and tmpfs have no counter.",
@@ -354,7 +354,7 @@ CAVEATS = (
             {"why": "older_version"},
             {"why": "steps_too_long", "step_s": 12.0},
             {"why": "failed", "reason": "OSError: no"},
-            {"why": "reason", "reason": "as it was stored"},
+            {"why": "reason", "reason": "unchanged"},
         ),
         choices={
             "why": {
@@ -396,7 +396,7 @@ CAVEATS = (
         "either alone",
         examples=({"kernels": 0.5, "others": {"nvml": 0.9, "gpm": 0.8, "events_at_most": 0.4}},),
         severity=FIGURE,
-        remark="From 3 points apart: another process uses the GPU, or the trace is not like the run.",
+        remark="A difference of 3 points or more: another process uses the GPU, or the trace is not like the run.",
     ),
     Row(
         "busy_not_cross_checked",
@@ -487,7 +487,7 @@ CAVEATS = (
     Row(
         "process_memory_not_measured",
         "{reason}",
-        examples=({"reason": "the driver does not tell"},),
+        examples=({"reason": "the driver does not report it"},),
         severity=FIGURE,
         remark="NVML does not report this process's GPU memory.",
     ),

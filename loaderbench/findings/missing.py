@@ -29,13 +29,13 @@ WATCHED_MISSING = (
 )
 SPLIT_MISSING = (
     Row("no_outputs", "no part is on a device that computes outputs"),
-    Row("one_device_alone", "one device did the whole batch: there is nothing to compare it with"),
-    Row("no_reference", "the whole batch fits on no device that computes: there is nothing to compare with"),
+    Row("one_device_alone", "one device did the whole batch: there are no other outputs to compare"),
+    Row("no_reference", "the whole batch fits on no device that computes: there are no outputs to compare with"),
     Row("whole_batch_does_not_fit", "the whole batch fits on no device alone"),
     Row("greedy_has_no_start", "the whole batch fits on no device alone, and the greedy search begins there"),
     Row("no_split_fits", "no split fits"),
     Row("fastest_alone_wins", "by the table no split ends before the fastest device alone: it was run"),
-    Row("few_turns", "fewer than 6 turns have no interval: nothing is decided"),
+    Row("few_turns", "fewer than 6 turns have no interval: the outcome is undecided"),
     Row(
         "study_ended_before",
         "{how} before {step}",
@@ -101,9 +101,8 @@ CAPACITY_LIMITS = (
     Row(
         "storage_not_proven",
         (
-            "nothing proves that the storage answered: the page cache still held {resident:%} of the files before a "
-            "look",
-            "nothing proves that the storage answered: the page cache cannot be seen",
+            "cold reads are not proven: the page cache still held {resident:%} of the files before a look",
+            "cold reads are not proven: the page cache cannot be seen",
         ),
         examples=({"resident": 0.4}, {"resident": None}),
     ),

@@ -377,7 +377,7 @@ class ShownComparison(Shown[CompareFacts, Comparison]):
 
     def sentence(self, facts: CompareFacts, found: Comparison) -> str:
         ratio, outcome = found.ratio, (found.outcome or "").replace("_", " ")
-        return "nothing to compare" if ratio is None else f"{outcome}: {fmt.speedup(ratio)} images/s"
+        return "no pair to compare" if ratio is None else f"{outcome}: {fmt.speedup(ratio)} images/s"
 
     def as_json(self, facts: CompareFacts, found: Comparison) -> JsonObject:
         about = plain.to_json(facts)

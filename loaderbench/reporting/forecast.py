@@ -76,7 +76,7 @@ def headline(found: Forecast) -> str:
     if later is not None and found.asked.epochs > 1:
         texts.append(f"later ones {interval(later.s)}{_from(later, training)}")
     if training.s is None:
-        known = ", ".join(texts) or "nothing is known of its epochs"
+        known = ", ".join(texts) or "its epochs are unknown"
         return f"The training's time is not known: {known}; see what was left out."
     if found.asked.epochs == 1 and not {"validation", "checkpoints"} & set(training.parts):
         return f"{texts[0][:1].upper()}{texts[0][1:]}; with its start {interval(training.s)}."
@@ -291,7 +291,7 @@ class _Bar(NamedTuple):
 
 def figures(found: Forecast) -> list[Figure]:
     """The parts as bars, before and after a change."""
-    trainings = [("as it is", found.training)]
+    trainings = [("unmodified", found.training)]
     if found.after is not None and found.after_label is not None:
         trainings.append(("after the change", found.after))
     bars = [

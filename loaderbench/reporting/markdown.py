@@ -16,9 +16,9 @@ def render_markdown(report: Report) -> str:
     lines += [f"- **{_plain(part.result.title)}**: {_plain(part.headline)}" for part in report.parts]
     lines += [] if report.parts else ["- no run ended well"]
     for part in report.parts:
-        lines += _section(part.result, part.sections)
+        lines += section(part.result, part.sections)
     if report.predictions is not None:
-        lines += [*_section(report.predictions, report.predictions.remarks), _plain(report.predictions.headline), ""]
+        lines += [*section(report.predictions, report.predictions.remarks), _plain(report.predictions.headline), ""]
     if report.without is not None:
         lines += ["", f"### {report.without.title}", "", *_table(report.without), ""]
     if report.caveats:
@@ -32,7 +32,7 @@ def render_markdown(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _section(result: Result, sections: Sequence[Section]) -> list[str]:
+def section(result: Result, sections: Sequence[Section]) -> list[str]:
     lines = ["", f"### {_plain(result.title)}", "", _plain(" · ".join(result.settings)), ""]
     for number, table in enumerate(result.tables):
         text = _table(table)

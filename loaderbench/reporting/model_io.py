@@ -22,7 +22,7 @@ COLUMNS = (
 )  # fmt: skip
 NOTE = "In: the images to the device; out: the outputs to the host. Medians of the copies (95 % intervals)."
 SAME_MEMORY = (
-    "The device computes in the host's memory, where nothing has to be copied: these are copies from one part of the "
+    "The device computes in the host's memory, where no copy is needed: these are copies from one part of the "
     "same RAM to another, by one thread, from and to memory that no cache holds."
 )
 PINNED = "From pinned memory that no cache holds, and back to such memory, each from an idle device to its end."
@@ -58,7 +58,7 @@ def meaning(result: ModelIo) -> list[str]:
     if result.known is not None:
         rate = fmt.size(result.known.bytes_per_s, "/s")
         lines = [
-            "Nothing was measured here: an emulated device copies nothing. Both ways take their bytes ÷ the copy rate "
+            "Not measured: an emulated device makes no copies. Both ways take their bytes ÷ the copy rate "
             f"of its profile, {rate} ({result.known.source}); outputs are taken as those of 1,000 classes."
         ]
     lines += [f"batch {row.batch_size}: {row.why}" for row in result.batches if row.why is not None]

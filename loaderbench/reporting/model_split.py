@@ -36,8 +36,8 @@ TIME_COLUMNS = (
 MUCH_STOLEN = 0.03
 """Of the processors' time, beyond which figures are not this machine's."""
 PART_NOTE = (
-    "Of a part: from the common start of all members to its last output on the host, the copies to and from the device "
-    "within. Measured: medians over the turns with their 95 % intervals."
+    "A part's time: from the common start of all members to its last output on the host, with the copies to and from "
+    "the device. Measured: medians over the turns with their 95 % intervals."
 )
 ALONE_NOTE = "Alone: the whole batch, the other devices at rest, in turns with the split."
 TABLE_NOTE = (
@@ -50,11 +50,11 @@ OFF = (
     "hypervisor); `--remeasure` takes them again"
 )
 EMULATED = (
-    "An emulated member computes nothing: its time is its profile's, it has no outputs, and its images are left out of "
-    "the comparison of outputs."
+    "An emulated member does not compute: its time comes from its profile, and the comparison of outputs leaves out "
+    "its images."
 )
 INTERPOLATED = "*: on the line between measured sizes."
-CLOSE_IN_ORDER = "images differ by less than the tolerance, so that a wrong order could not be told"
+CLOSE_IN_ORDER = "images differ by less than the tolerance, so a wrong order would go unnoticed"
 
 
 def times_table(times: Sequence[SplitTime]) -> Table:
@@ -126,7 +126,7 @@ def split_sentence(result: ModelSplit) -> str:
         took = "" if result.measured_s is None else f" in {_time(result.measured_s)}"
         return f"The fastest alone is best: {parts}{took}; by the table no split ends before it."
     if result.measured_s is None:
-        return f"{parts}: {fmt.duration(result.predicted_s)} predicted, nothing was run."
+        return f"{parts}: {fmt.duration(result.predicted_s)} predicted, not run."
     took = f"{parts} take {_time(result.measured_s)}"
     if alone is None:
         return f"{took}; no device can do the whole batch alone."

@@ -33,14 +33,14 @@ TRAIN_MEANS = (
     "gradients and the optimizer's state stay on the device."
 )
 INFER_MEANS = (
-    "In inference nothing is kept for a backward pass: parameters, inputs and the activations that are still to be "
+    "Inference has no backward pass to keep tensors for: parameters, inputs and the activations that are still to be "
     "used are what lives on the host; parameters have their copy there and are dropped, not copied out."
 )
 ASSUMED = "all times are those of a replay, assumed"
 UNTRACED = "workspaces and fragmentation, which no trace shows"
 ON_HOST = (
     "The device's memory is this machine's own: what is offloaded goes to a second part of the same RAM, so bytes are "
-    "real and times say nothing of another device."
+    "real and times do not hold for another device."
 )
 
 
@@ -114,7 +114,7 @@ def _study_parts(result: ModelOffload) -> list[str]:
         return [*parts, "no setting was timed"]
     what = f"the best, {what_moves(best)}"
     if best.moved_bytes_per_step == 0:
-        what = "the best moves nothing"
+        what = "the best moves no tensor"
     if best.to_batch_one is None:
         return [*parts, f"{what}: {_ms(best)} ms per image"]
     return [
@@ -129,7 +129,7 @@ def _run_parts(result: ModelOffload) -> list[str]:
     row = result.thresholds[0]
     what = f"with {what_moves(row)} on the host"
     if row.moved_bytes_per_step == 0:
-        what = "with this setting nothing moves, and"
+        what = "with this setting no tensor moves, and"
     if row.s_per_image is None:
         return [f"{what} it {OUTCOMES[row.outcome] or 'has no time'}"]
     ratio = ""
@@ -182,7 +182,7 @@ def times(ratio: Estimate) -> str:
     if ratio.low is None or ratio.high is None:
         return f"{_ratio(ratio.value)}×"
     if ratio.high > WIDE * ratio.low:
-        return f"{_ratio(ratio.value)}× (too few steps to tell: give more --steps)"
+        return f"{_ratio(ratio.value)}× (too few steps: raise --steps)"
     return f"{_ratio(ratio.value)}× ({_ratio(ratio.low)}–{_ratio(ratio.high)})"
 
 
@@ -213,7 +213,7 @@ def table_of(result: ModelOffload) -> Table:
     )  # fmt: skip
     rows = []
     if result.batch_one is not None:
-        rows.append(_cells(f"nothing, batch {result.batch_one.batch_size}", result.batch_one, result))
+        rows.append(_cells(f"no tensor, batch {result.batch_one.batch_size}", result.batch_one, result))
     if result.without is not None:
         rows.append(_cells("nothing", result.without, result))
     rows += [_cells(_name(row), row, result) for row in result.thresholds]

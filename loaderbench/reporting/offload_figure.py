@@ -44,7 +44,7 @@ def offload_figures(result: ModelOffload) -> list[Figure]:
         "thresholds",
         f"{result.model}, {result.mode}, batch {result.batch_size}: time per image and memory, by threshold",
         f"{whose} A threshold is the size from which tensors go to the host, from all of them to none, where only what "
-        "would not fit goes. Hollow: thresholds that set in once the percentage beside is in use. The vertical line is "
+        "would not fit goes. Hollow: thresholds that apply once the percentage shown is in use. The vertical line is "
         "the best setting.",
         _Point._fields,
         points,

@@ -44,5 +44,5 @@ def trace_of_ranks(facts: RanksFacts) -> Trace:
                 begin, end = round(bar.begin_ms * 1e6), round(bar.end_ms * 1e6)
                 pen.slice(BAR_WORDS[bar.what], begin, end, step=bar.step, all_reduce=joint)
     if not events:
-        raise ConfigError("no case of this launch was finished: there is nothing to draw")
+        raise ConfigError("no case of this launch was finished: there are no steps to draw")
     return Trace(events, {"ranks": facts.ranks, "clock": "rank 0's CLOCK_MONOTONIC, 0 is the first step drawn"})

@@ -13,6 +13,7 @@ from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import Findings, StudyFacts, StudyRecord
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import print_result
+from loaderbench.reporting.result import Result
 from loaderbench.reporting.shown import shown_as
 
 if TYPE_CHECKING:
@@ -34,8 +35,12 @@ def print_findings(
     facts: StudyFacts, findings: Findings, console: Console, runs: Sequence[RunRecord] = (), *, whole: bool = False
 ) -> None:
     """Print the study as its command printed it. `runs`: records of its runs; `whole`: every row of its tables."""
-    result = shown_as(kind_of(findings)).with_runs(fmt.cleaned(facts), fmt.cleaned(findings), fmt.cleaned(list(runs)))
-    print_result(result, console, whole=whole)
+    print_result(result_of(facts, findings, runs), console, whole=whole)
+
+
+def result_of(facts: StudyFacts, findings: Findings, runs: Sequence[RunRecord] = ()) -> Result:
+    """What a study found. `runs`: records of its runs."""
+    return shown_as(kind_of(findings)).with_runs(fmt.cleaned(facts), fmt.cleaned(findings), fmt.cleaned(list(runs)))
 
 
 def cells(study: StudyRecord) -> tuple[str, str]:

@@ -118,7 +118,7 @@ def _finding(name: str, rows: Sequence[Row], by_id: Mapping[str, RunRecord], lab
     winner = rows[0]
     begin = f"fastest of {len(rows)} settings is " if len(rows) > 1 else ""
     close = [labels.of(row.case) for row in rows[1:] if not told_apart(winner, row)]
-    unsure = f" (not told apart from {_listed(close)})" if close else ""
+    unsure = f" (not significantly faster than {_listed(close)})" if close else ""
     runs = [by_id[run] for run in winner.run_ids]
     verdicts = dict.fromkeys(fmt.outcome(record) for record in runs)
     sentence = fmt.sentence(runs[-1])

@@ -131,7 +131,7 @@ def _by_cause(shown: Sequence[_Drawn], *, cut: bool) -> Figure | None:
         "causes",
         "Time of an image, by cause",
         "The fastest first: a shorter bar is faster. Its parts are what an image's time goes to; what is hidden under "
-        "device work costs nothing and is in no part. At its end: the rate, with its 95 % interval as a line."
+        "device work takes no time and is in no part. At its end: the rate, with its 95 % interval as a line."
         + (f" Of {MOST_BARS} and more settings the fastest of each loader and resolution." if cut else ""),
         (
             "resolution", "setting", *(f"{cause.replace(' ', '_')}_s" for cause in causes), "images_per_s", "low",
@@ -383,7 +383,7 @@ def _gaps(shown: Sequence[_Drawn]) -> Figure | None:
     return Figure(
         "gaps",
         "Gaps between kernels",
-        "Left: the part of a step in which the device ran nothing, by what it waited for. Right: the number of gaps in "
+        "Left: the share of a step without a kernel, by what the device waited for. Right: the number of gaps in "
         "a step, by length. From the traced steps alone.",
         (
             "resolution", "setting", *(f"{kind}_fraction" for kind in classes), "gaps_per_step", "p50_s", "p95_s",
@@ -483,7 +483,7 @@ def _buffers(every: Sequence[_Drawn]) -> Figure | None:
         "buffers",
         "How a short run flatters a loader",
         "A run that begins with a full prefetch buffer consumes what was prepared before its clock started. At 1 (the "
-        "dashed line) the short run tells the truth.",
+        "dashed line) the short run shows the steady rate.",
         ("resolution", "setting", "iterations", "buffer_batches", "buffer_ratio", "flatters", "low", "high"),
         [
             (*of, short.num_steps, short.buffer_batches, short.buffer_ratio, ratio.value, ratio.low, ratio.high)

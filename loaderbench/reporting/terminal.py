@@ -20,6 +20,7 @@ from loaderbench.reporting.console import (
 )
 from loaderbench.reporting.evidence import leading_evidence
 from loaderbench.reporting.format import NOT_MEASURED, short_name
+from loaderbench.reporting.result import Column, Result, Table, names_and_values
 from loaderbench.reporting.watched import note_lines, time_lines
 
 if TYPE_CHECKING:
@@ -302,6 +303,43 @@ def _kernel_gaps(record: RunRecord) -> str:
         f"half of them below {fmt.duration(gap.p50_s)}" if gap.p50_s is not None else "",
     ]
     return " · ".join(part for part in parts if part)
+
+
+# -- the same as a result --------------------------------------------------------------------------------
+
+SHARE_COLUMNS = (
+    Column("Where a step's time goes", left=True), Column("share", "0.1 %"), Column("95 %"), Column("a step", "s"),
+    Column("faster without it", show=fmt.speedup),
+)  # fmt: skip
+
+
+def run_result(record: RunRecord) -> Result:
+    """One run, for every form but a terminal's, whose screen has bars and fits a window (`print_run`)."""
+    verdict, shares = record.verdict, record.shares or {}
+    mean_s = None if record.step_time_s is None else record.step_time_s.mean
+    gains = {} if verdict is None else verdict.speedup_if_removed
+    rows = [
+        (
+            cause, share.value, fmt.percent_interval(share), None if mean_s is None else share.value * mean_s,
+            gains.get(cast(Removable, cause)) or "",
+        )
+        for cause in SHARES
+        if (share := shares.get(cause)) is not None
+    ]  # fmt: skip
+    figures = [*_figures(record), *_stages_and_capacities(record)]
+    advice = [] if verdict is None else [fmt.advice(one) for one in verdict.advice]
+    return Result(
+        title=record.case.title,
+        settings=fmt.common_settings([record]),
+        answer=["".join(fmt.headline(record))],
+        tables=[*([Table("Shares", SHARE_COLUMNS, rows)] if rows else []), names_and_values("Figures", figures)],
+        sections=[
+            ("Evidence", [] if verdict is None else verdict.evidence),
+            ("What to try next", advice),
+            ("Caveats", [caveat.sentence() for caveat in record.caveats]),
+        ],
+        style=STYLES.get(fmt.outcome(record), ""),
+    )
 
 
 # -- caveats ---------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ class ShownTuning(Shown[TuneFacts, Tuning]):
         )
 
     def sentence(self, facts: TuneFacts, found: Tuning) -> str:
-        return "nothing was measured" if found.winner is None else flags(found.winner.feed.setting)
+        return "no setting was measured" if found.winner is None else flags(found.winner.feed.setting)
 
     def as_json(self, facts: TuneFacts, found: Tuning) -> JsonObject:
         return tuning_json(facts, found)
@@ -146,7 +146,7 @@ def _told_apart(ratio: Estimate | None, otherwise: str) -> str:
     if ratio is None:
         return otherwise
     within = ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high
-    return fmt.speedup(ratio) + (": not told apart in this time" if within else "")
+    return fmt.speedup(ratio) + (": no significant difference" if within else "")
 
 
 def tuning_json(facts: TuneFacts, tuning: Tuning) -> JsonObject:

@@ -15,9 +15,13 @@ from loaderbench.errors import ConfigError
 from loaderbench.recording.checks import LATEST
 from loaderbench.recording.facts import Run
 from loaderbench.recording.record import RunRecord
-from loaderbench.recording.store import RUNS_FOLDER, RunFolder, Store, StoredRun, load_stored
+from loaderbench.recording.store import RUNS_FOLDER, RunFolder, Store, StoredRun, StoredStudy, load_stored
 from loaderbench.recording.store import load_run as read_run
 from loaderbench.recording.studies import Comparison, Findings, StudyRecord
+from loaderbench.reporting import format as fmt
+from loaderbench.reporting.result import Result
+from loaderbench.reporting.studies import result_of
+from loaderbench.reporting.terminal import run_result
 from loaderbench.studies.measure import judged
 
 
@@ -75,6 +79,36 @@ def analyze(run: Run | str | os.PathLike[str], results: str | os.PathLike[str] =
     `run`: a run from `load_run`, or an argument for it. Raises ConfigError as `load_run` does.
     """
     return judged(run if isinstance(run, Run) else load_run(run, results))
+
+
+def show(run: RunRecord | str, results: str | os.PathLike[str] = RESULTS) -> Result:
+    """What a stored run or study gave, as a result: a notebook shows it, `print` writes it as a terminal does.
+
+    `run`: a record, or the id of a run or study in `results`, a unique prefix or tag of it, or `latest`.
+
+    Raises:
+        ConfigError: there is none, or it has no result or one that makes no sense.
+    """
+    if isinstance(run, RunRecord):
+        return run_result(fmt.cleaned(run))
+    store = Store(results)
+    stored = (store.latest() if run == LATEST else None) or store.named(run)
+    if isinstance(stored, StoredStudy):
+        return _of_study(stored, store)
+    if stored.record is None:
+        raise ConfigError(f"{stored.run_id} has no result: {stored.problem}")
+    return run_result(fmt.cleaned(stored.record))
+
+
+def _of_study(stored: StoredStudy, store: Store) -> Result:
+    if stored.study is None:
+        raise ConfigError(stored.problem)
+    records = records_of(stored.study, store)
+    try:
+        findings = findings_of(stored.study, records)
+        return result_of(stored.study.facts, findings, list(records.values()))
+    except Exception as error:  # a record that was edited by hand
+        raise ConfigError(f"{stored.study_id} cannot be shown: {senseless(error)}") from error
 
 
 def records_of(study: StudyRecord, store: Store) -> dict[str, RunRecord]:

@@ -90,7 +90,7 @@ def test_a_winner_that_was_not_told_apart_says_so() -> None:
         "--workers 2 --prefetch 2"
     )
     assert flags in " ".join(text.split())
-    assert "2.00× (1.90–2.10)\n" in text and "1.01× (0.90–1.10): not told apart" in text
+    assert "2.00× (1.90–2.10)\n" in text and "1.01× (0.90–1.10): no significant difference" in text
     assert "dali: not installed" in text and "\nloader = " in text
     assert "1 of 12 settings in 3 rungs" in text
     again = next(line for line in text.splitlines() if line.startswith("loaderbench run "))
@@ -122,7 +122,7 @@ def test_the_fastest_setting_is_the_one_with_the_highest_rate_whatever_its_verdi
     assert line.partition("images/s. ")[2].startswith(examples.verdict_of(fastest).summary)
     # and another whose interval it meets is said
     close = stored("close", 40.2, "prep", loader="dali", decoder=None)
-    assert "(not told apart from dali 8w batch 64)" in finding_lines([*slow, fastest, close])[0]
+    assert "(not significantly faster than dali 8w batch 64)" in finding_lines([*slow, fastest, close])[0]
 
 
 def test_the_report_begins_with_the_sentence_that_the_terminal_ends_with(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_the_table_has_a_row_for_each_setting_in_80_columns() -> None:
     text = " ".join(" ".join(lines).split())
     assert "1024 dali 8w, failed: worker 3 was killed" in text
     assert "256: fastest of 3 settings is threaded 8w, 1," in text
-    assert "±2% images/s (not told apart from multiprocess 8w). Limited by compute" in text
+    assert "±2% images/s (not significantly faster than multiprocess 8w). Limited by compute" in text
     assert "Not shown, for lack of width: " in text
     assert "Not shown, for lack of width: " not in shown(sweep, records, width=200)
 

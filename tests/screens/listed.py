@@ -245,11 +245,15 @@ def _reported() -> Iterator[Kept]:
         yield Written(f"report/{folder}.md", (*line, "--format", "md"))
         yield Page(f"report/{folder}.page", line)
     for name in (*stored.KINDS, "split-times"):
-        if name not in ("precision", "selftest"):  # they have no page
+        if name != "selftest":  # it has no page
             folder = "kinds" if name in stored.KINDS else "variants"
             line = _of(folder, "report", stored.STUDY_IDS[name], "--out", "-")
             yield Written(f"report/{name}.md", (*line, "--format", "md"))
             yield Page(f"report/{name}.page", line)
+    for name in ("capacity", "compare", "tune"):
+        for form in ("csv", "md"):
+            yield Written(f"show/{name}.{form}", _of("kinds", "show", stored.STUDY_IDS[name], "--format", form))
+    yield Written("show/run.md", _of("runs", "show", stored.RUN_IDS["run"], "--format", "md"))
     given_away = [stored.STUDY_IDS[name] for name in ("sweep", "compare", "split")]
     yield Page("report/anonymous.page", _of("kinds", "report", *given_away, "--anonymous", "--out", "-"))
 

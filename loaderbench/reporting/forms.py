@@ -1,0 +1,78 @@
+"""A result in the forms that other programs take: Markdown, CSV, HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from html import escape
+
+from loaderbench.recording.record import Estimate, Range
+from loaderbench.reporting.csv import Value, csv_rows
+from loaderbench.reporting.markdown import section
+from loaderbench.reporting.result import Cell, Column, Result, Table
+
+
+def markdown(result: Result) -> str:
+    """The answer, the tables and the remarks as Markdown."""
+    return "\n".join([*section(result, [("Answer", result.answer), *result.remarks])]).strip() + "\n"
+
+
+def csv(result: Result) -> str:
+    """Every table with its title above it, a blank line between them. Values are in SI units, shares are fractions; an
+    interval has columns of its own."""
+    return "\n".join(csv_rows([table.title], _csv_rows(table)) for table in result.tables)
+
+
+def _csv_rows(table: Table) -> list[list[Value]]:
+    wide = [
+        any(isinstance(row[number], Estimate | Range) for row in table.rows) for number in range(len(table.columns))
+    ]
+    head: list[Value] = []
+    for column, has_interval in zip(table.columns, wide, strict=True):
+        head += [column.name, f"{column.name}, low", f"{column.name}, high"] if has_interval else [column.name]
+    rows = [head]
+    for row in table.rows:
+        cells: list[Value] = []
+        for cell, has_interval in zip(row, wide, strict=True):
+            cells += _values(cell) if has_interval else _values(cell)[:1]
+        rows.append(cells)
+    return rows
+
+
+def _values(cell: Cell) -> list[Value]:
+    """(value, low, high)"""
+    return [cell.value, cell.low, cell.high] if isinstance(cell, Estimate | Range) else [cell, None, None]
+
+
+def html(result: Result) -> str:
+    """A piece of a page, with its figures: what a notebook shows."""
+    from loaderbench.reporting.figures import COLOURS, svg
+
+    colours = " ".join(f"--{name}: {light};" for name, (light, _) in COLOURS.items())
+    parts = [f'<div style="{colours}"><h3>{escape(result.title)}</h3>', f"<p>{escape(' · '.join(result.settings))}</p>"]
+    parts += [f"<p><b>{escape(line)}</b></p>" for line in result.answer]
+    parts += map(svg, result.draw())
+    parts += map(_table, result.tables)
+    for heading, lines in result.remarks:
+        items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+        parts.append(f"<h4>{escape(heading)}</h4><ul>{items}</ul>")
+    parts += [f"<h4>{escape(heading)}</h4><pre>{escape(text)}</pre>" for heading, text in result.code]
+    return "\n".join([*parts, "</div>"])
+
+
+def _table(table: Table) -> str:
+    def cells(tag: str, texts: list[str], columns: list[Column]) -> str:
+        sides = ["left" if column.left else "right" for column in columns]
+        row = (
+            f'<{tag} style="text-align: {side}">{escape(text)}</{tag}>' for side, text in zip(sides, texts, strict=True)
+        )
+        return f"<tr>{''.join(row)}</tr>"
+
+    columns = list(table.columns)
+    rows = [cells("th", [column.name for column in columns], columns)]
+    rows += [cells("td", texts, columns) for texts in table.texts]
+    note = f"<p>{escape(table.note)}</p>" if table.note else ""
+    return f"<table><caption>{escape(table.title)}</caption>{''.join(rows)}</table>{note}"
+
+
+FORMS: Mapping[str, Callable[[Result], str]] = {"md": markdown, "csv": csv, "html": html}
+"""Values of `loaderbench show --format`, other than text."""

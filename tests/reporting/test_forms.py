@@ -1,0 +1,66 @@
+"""A result in the forms that other programs take."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import example_records as examples
+import pytest
+
+import loaderbench
+from loaderbench.errors import ConfigError
+from loaderbench.recording.record import Estimate
+from loaderbench.recording.store import Store
+from loaderbench.reporting import forms
+from loaderbench.reporting.result import Column, Result, Table
+
+RATE = Estimate(914.25, 900.0, 930.5, "images/s", 3, "made up")
+RESULT = Result(
+    title="<two> sides",
+    settings=["a", "b"],
+    answer=["a is faster.", "By much."],
+    tables=[Table("Rates", (Column("side", left=True), Column("images/s"), Column("step", "s")),
+                  [("a & b", RATE, 0.07), ("c", None, None)])],
+    sections=[("Notes", ["one"]), ("Empty", [])],
+    code=[("Again", "run x")],
+)  # fmt: skip
+
+
+def test_csv_has_values_in_si_units_and_ends_of_intervals() -> None:
+    rows = list(csv.reader(io.StringIO(forms.csv(RESULT))))
+    assert rows == [
+        ["Rates"],
+        ["side", "images/s", "images/s, low", "images/s, high", "step"],
+        ["a & b", "914.25", "900.0", "930.5", "0.07"],
+        ["c", "", "", "", ""],
+    ]
+
+
+def test_markdown_has_the_answer_tables_and_remarks() -> None:
+    text = forms.markdown(RESULT)
+    assert "- a is faster." in text and "| a &amp; b | 914 (900 – 930) | 70.0 ms |" in text
+    assert "**Notes**" in text and "Empty" not in text and "```\nrun x\n```" in text
+
+
+def test_a_notebook_shows_names_as_text() -> None:
+    page = RESULT._repr_html_()
+    assert "&lt;two&gt; sides" in page and "a &amp; b" in page and "<pre>run x</pre>" in page
+    assert str(RESULT).splitlines()[:2] == ["a · b", "a is faster."]
+
+
+def test_show_takes_a_record_or_its_name(tmp_path: Path) -> None:
+    record = examples.measured()
+    folder = Store(tmp_path).open_run(record.case)
+    record = replace(examples.summed_up(record, "CPU preparation limits this run."), run_id=folder.run_id)
+    folder.write_record(record)
+    shown = loaderbench.show("latest", tmp_path)
+    assert shown.headline == "prep: CPU preparation limits this run."
+    rows = {row[0]: row for row in shown.tables[0].rows}
+    assert record.shares is not None and record.shares["prep"] is not None
+    assert rows["prep"][1] == record.shares["prep"].value
+    assert loaderbench.show(record).tables[0].rows == shown.tables[0].rows
+    with pytest.raises(ConfigError):
+        loaderbench.show("no-such-run", tmp_path)
