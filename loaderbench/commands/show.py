@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import echo, write_json
+from loaderbench.commands.terminal import write_json, write_out
 from loaderbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def show(
         from loaderbench.reporting.forms import FORMS
         from loaderbench.studies.again import show as shown
 
-        echo(FORMS[form](shown(run_id, output.results)).rstrip("\n"))
+        write_out(FORMS[form](shown(run_id, output.results)).encode(), "-")
         return
     from loaderbench.recording.checks import LATEST
     from loaderbench.recording.store import Store, StoredStudy

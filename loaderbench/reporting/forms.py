@@ -13,7 +13,7 @@ from loaderbench.reporting.result import Cell, Column, Result, Table
 
 def markdown(result: Result) -> str:
     """The answer, the tables and the remarks as Markdown."""
-    return "\n".join([*section(result, [("Answer", result.answer), *result.remarks])]).strip() + "\n"
+    return "\n".join(section(result, result.remarks, result.answer)).strip() + "\n"
 
 
 def csv(result: Result) -> str:

@@ -32,8 +32,11 @@ def render_markdown(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def section(result: Result, sections: Sequence[Section]) -> list[str]:
+def section(result: Result, sections: Sequence[Section], lead: Sequence[str] = ()) -> list[str]:
+    """Its title, what was asked for, `lead` in bold, tables (folded but for the first), sections and code."""
     lines = ["", f"### {_plain(result.title)}", "", _plain(" · ".join(result.settings)), ""]
+    for line in lead:
+        lines += [f"**{_plain(line)}**", ""]
     for number, table in enumerate(result.tables):
         text = _table(table)
         if number:
