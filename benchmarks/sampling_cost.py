@@ -16,7 +16,6 @@ import sys
 import time
 
 from loaderbench.devices.select import nvml_ordinal
-from loaderbench.reporting.words import worded_caveat
 from loaderbench.samplers.base import DEFAULT_INTERVAL_S, Sampler, SamplerThread
 from loaderbench.samplers.sources import StorageCounter, samplers_for
 
@@ -84,7 +83,7 @@ def measure(dataset: str, workers: int, threads: int, mib: int, seconds: float, 
         "num_channels": len(series),
         "tick_us": costs,
         "storage_counter_read_us": counter_us,
-        "missing": [worded_caveat(caveat).message for caveat in caveats],
+        "missing": [caveat.worded().message for caveat in caveats],
     }
 
 

@@ -112,7 +112,7 @@ def test_a_data_set_in_memory_has_no_storage_and_no_cold() -> None:
         Path(folder, "a.jpg").write_bytes(bytes(100_000))
         findings = examine(folder)
     assert found(findings, "storage bytes").state == MISSING
-    assert "held in memory" in found(findings, "storage bytes").what
+    assert "which is in memory" in found(findings, "storage bytes").what
     assert found(findings, "page cache").state == DEGRADED
     assert "100%" in found(findings, "page cache").what
 

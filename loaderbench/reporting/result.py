@@ -65,7 +65,7 @@ class Column:
             return show(cell)
         if cell.low is None or cell.high is None:
             return show(cell.value)
-        return f"{show(cell.value)} ({show(cell.low)} – {show(cell.high)})"
+        return f"{show(cell.value)} ({show(cell.low)}–{show(cell.high)})"
 
 
 @dataclass(frozen=True)

@@ -650,7 +650,7 @@ def test_files_leave_the_page_cache_behind_the_reader(name: str, own_tree: Path)
         ("dali", {"workers": 0}, "--loader serial"),
         ("multiprocess", {"prefetch": 0}, "--prefetch"),
         ("threaded", {"prefetch": 0}, "--prefetch"),
-        ("dali", {"decoder": "pillow"}, "decodes for itself"),
+        ("dali", {"decoder": "pillow"}, "has its own decoder"),
         ("serial", {"decoder": "jpegli"}, "unknown decoder 'jpegli'; known: pillow"),
         ("serial", {"decoder_options": {"fast": "1"}}, "unknown option 'fast'"),
         ("threaded", {"batch_size": 10_000_000}, "GiB are available"),

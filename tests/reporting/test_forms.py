@@ -41,7 +41,7 @@ def test_csv_has_values_in_si_units_and_ends_of_intervals() -> None:
 
 def test_markdown_has_the_answer_tables_and_remarks() -> None:
     text = forms.markdown(RESULT)
-    assert "**a is faster.**" in text and "| a &amp; b | 914 (900 – 930) | 70.0 ms |" in text
+    assert "**a is faster.**" in text and "| a &amp; b | 914 (900–930) | 70.0 ms |" in text
     assert "**Notes**" in text and "Empty" not in text and "```\nrun x\n```" in text
 
 

@@ -214,5 +214,5 @@ def test_each_lane_has_tracks_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("recording", [None, Recording([], examples.FACTS)])
 def test_a_run_that_measured_nothing_is_not_drawn(tmp_path: Path, recording: Recording | None) -> None:
-    with pytest.raises(ConfigError, match="a-run measured nothing"):
+    with pytest.raises(ConfigError, match="a-run has no measured steps"):
         trace_of_run(run_of(recording))

@@ -148,7 +148,7 @@ def test_an_emulated_device_is_predicted_and_says_why_nothing_is_measured(tmp_pa
         (("memory", "vgg16", "--input-size", "16"), "takes images of 32×32 or larger"),
         (("fit", "lenet", "--memory", "16Q"), "--memory takes a size such as 16G"),
         (("fit", "lenet", "--how", "magic"), "--how"),
-        (("fit", "nothing_there:factory"), "cannot import"),
+        (("fit", "nothing_there:factory"), "there is no module nothing_there"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(
@@ -245,7 +245,7 @@ def test_an_interrupted_fit_keeps_its_trials_and_goes_on(tmp_path: Path, here: t
     first = call(*command)
     assert first.code == INTERRUPTED and "2 trials are kept; --resume continues" in first.lines[-1]
     again = call(*command, "--resume")
-    assert again.code == 0 and "2 trials are taken over" in again.err
+    assert again.code == 0 and "2 trials are reused" in again.err
     # no trial was done twice for it: four in all, besides the one that was interrupted
     study: StudyRecord = only_study(tmp_path)
     assert isinstance(study.facts, ModelFitFacts) and not study.facts.interrupted

@@ -378,7 +378,7 @@ def test_one_device_is_not_compared_with_itself(crew: type[Crew], tmp_path: Path
     crew.seconds = staticmethod(lambda member, size, beside: 0.002 * size if member == 0 else 0.1 + 0.05 * size)
     told = found(tmp_path)
     assert told["check"] is None and told["is_equal"] is None
-    assert "nothing to compare" in told["missing"]["check"]
+    assert "no other outputs to compare" in told["missing"]["check"]
 
 
 def test_a_batch_whose_parts_all_are_on_devices_that_compute_nothing_is_not_compared(
@@ -399,7 +399,7 @@ def test_after_a_move_the_outputs_of_the_last_split_count_alone(crew: type[Crew]
     crew.most = staticmethod(lambda member, what: 100 if (member, what) != (1, "run") else next(asked, 0))
     told = found(tmp_path)
     assert told["moved"] and [one["batch_size"] for one in told["members"]] == [16, 0]
-    assert told["check"] is None and "nothing to compare" in told["missing"]["check"]
+    assert told["check"] is None and "no other outputs to compare" in told["missing"]["check"]
 
 
 def test_time_that_was_stolen_from_the_profile_is_not_that_of_the_turns(
@@ -455,7 +455,11 @@ def test_where_one_device_holds_the_model_it_does_the_whole_batch(crew: type[Cre
     crew.holds = staticmethod(lambda device: device != "cpu:1")
     told = found(tmp_path)
     assert [(one["device"], one["batch_size"]) for one in told["members"]] == [("cpu:2", 16)]
-    assert told["outcome"] == "alone" and told["check"] is None and "nothing to compare" in told["missing"]["check"]
+    assert (
+        told["outcome"] == "alone"
+        and told["check"] is None
+        and "no other outputs to compare" in told["missing"]["check"]
+    )
 
 
 def test_a_model_that_no_device_holds_is_an_error_that_names_them_and_leaves_nothing(
@@ -523,7 +527,7 @@ def test_ctrl_c_keeps_the_turns_that_were_done(
 
     monkeypatch.setattr(crew, "run", stopped)
     done = split(tmp_path)
-    assert done.code == INTERRUPTED and "4 turns done" in done.err
+    assert done.code == INTERRUPTED and "4 turns were measured" in done.err
     result = split_of(only_study(tmp_path).facts)  # type: ignore[arg-type]
     assert isinstance(result, ModelSplit) and result.interrupted and result.num_turns == 4
     assert result.ratio_to_fastest_alone is not None and result.ratio_to_fastest_alone.n == 3
