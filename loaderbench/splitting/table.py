@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from loaderbench import plain
 from loaderbench.errors import ConfigError
-from loaderbench.machine import environment
 from loaderbench.plain import Json
 from loaderbench.printable import short
 from loaderbench.recording.files import open_lock, parsed, read_bytes, write_atomic
@@ -69,11 +68,6 @@ def machine_of(found: Environment) -> TableMachine:
         gpus=tuple(gpu.name for gpu in found.gpus),
         torch=found.packages.get("torch"),
     )
-
-
-def this_machine() -> TableMachine:
-    """`machine_of` this machine."""
-    return machine_of(environment())
 
 
 def path_of(results: Path, subject: TableSubject) -> Path:
