@@ -21,6 +21,7 @@ from loaderbench.devices.emulated import burn_cpu
 from loaderbench.devices.profiler import ClockMap, TorchProfile
 from loaderbench.devices.select import lacks
 from loaderbench.devices.tracing import Recorder, Work, num_while_issuing, with_steps
+from loaderbench.findings.table import words
 from loaderbench.machine import cpu_model
 from loaderbench.recording.facts import KERNEL, ROW, STEP, DeviceFacts, MemoryFacts, Segment, Table, TraceWitness
 
@@ -124,7 +125,7 @@ class CpuDevice:
     def memory(self) -> MemoryFacts:
         missing = dict.fromkeys(
             ("allocated_bytes", "reserved_bytes", "process_bytes"),
-            "the CPU uses the machine's memory: see rss_growth_bytes",
+            words("cpu_has_no_memory", {}),
         )
         growth = None
         if self._rss_before is None:

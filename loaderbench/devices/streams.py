@@ -15,6 +15,7 @@ from loaderbench.devices.cpu import out_of_host_memory
 from loaderbench.devices.profiler import ClockMap
 from loaderbench.devices.tracing import Work
 from loaderbench.errors import OutOfMemory, UnavailableError
+from loaderbench.findings.table import words
 from loaderbench.recording.facts import COPY, KERNEL, MEMSET, MemoryFacts
 
 NUM_ANCHOR_TRIES = 20
@@ -171,10 +172,10 @@ class StreamDevice:
 
     def process_bytes(self) -> int:
         """The driver's figure for this process. Raises UnavailableError, which says why there is none."""
-        raise UnavailableError("the driver of this device does not report the memory of a process")
+        raise UnavailableError(words("process_memory_unknown", {}))
 
     def memory(self) -> MemoryFacts:
-        missing = {"rss_growth_bytes": "the model's memory is counted on the device"}
+        missing = {"rss_growth_bytes": words("model_is_on_device", {})}
         process_bytes = None
         try:
             process_bytes = self.process_bytes()

@@ -115,10 +115,7 @@ ADVICE = (
     ),
     Row(
         "more_workers",
-        (
-            "add workers: {change:flags} (now {now}; more gives < 3 %)",
-            "add workers: --workers {workers} (now {now})",
-        ),
+        ("add workers: {change:flags} (now {now}; more gives < 3 %)", "add workers: --workers {workers} (now {now})"),
         examples=({"change": None, "workers": 8, "now": 2}, {"change": {"workers": 8}, "now": 2}),
     ),
     Row(
@@ -126,11 +123,7 @@ ADVICE = (
         "decode in threads, directly into the batch: {change:flags} (more threads give < 3 %)",
         examples=({"change": {"loader": "threaded", "decoder": "turbojpeg", "output": "uint8", "workers": 8}},),
     ),
-    Row(
-        "more_threads",
-        "add threads: {change:flags} (more gives < 3 %)",
-        examples=({"change": {"workers": 8}},),
-    ),
+    Row("more_threads", "add threads: {change:flags} (more gives < 3 %)", examples=({"change": {"workers": 8}},)),
     Row(
         "other_decoder",
         "decode with {change[decoder]}: {change:flags}",
@@ -285,9 +278,6 @@ WATCHED_ADVICE = (
 )
 ADVICE_CODES = tuple(row.code for row in (*ADVICE, *WATCHED_ADVICE))
 NOT_VERIFIED = (
-    Row(
-        "cache_state_gone",
-        "measuring changes the data set's own cache state: run with --cache cold or --cache warm",
-    ),
+    Row("cache_state_gone", "measuring changes the data set's own cache state: run with --cache cold or --cache warm"),
     Row("no_step_in_turn", "no step finished within its turn"),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from loaderbench.findings.reasons import TRACE_FAULTS
 from loaderbench.findings.row import FIGURE, INFORMATION, VERDICT, Row
 
@@ -10,122 +12,107 @@ MEASURE_AGAIN = "measure again"
 QUIETER = "measure on a quieter machine, with more --steps or a larger --batch-size"
 TOOK_LONGER = "the run took {seconds:.0f} s from the start of its process, {beyond:.0f} s more than --duration: "
 
+changes_verdict = partial(Row, severity=VERDICT)
+limits = partial(Row, severity=FIGURE)
+informs = partial(Row, severity=INFORMATION)
+
 CAVEATS = (
     # the run itself
-    Row(
+    limits(
         "images_failed",
         "{num} image reads failed, and the next image replaced each (see `failures`)",
         "loaderbench dataset scan names the broken files",
         examples=({"num": 3},),
-        severity=FIGURE,
     ),
-    Row(
+    changes_verdict(
         "cold_not_proven",
         "{moved_fraction:%} of the expected bytes came from the storage, and page residency before each window was "
         "{resident_before}. The cold figures are not those of the storage",
         "see loaderbench doctor",
-        examples=(
-            {"moved_fraction": 0.4, "resident_before": 0.1},
-            {"moved_fraction": None, "resident_before": 0.1},
-        ),
-        severity=VERDICT,
+        examples=({"moved_fraction": 0.4, "resident_before": 0.1}, {"moved_fraction": None, "resident_before": 0.1}),
     ),
-    Row(
+    limits(
         "cold_by_residency",
         "this storage has no byte counter. The reads count as cold because the page cache was empty before and after "
         "each window, and because reading one file took {read_ratio:.0f}× as long as from memory. A cache of the "
         "daemon or server would not show",
         examples=({"read_ratio": 18.0},),
-        severity=FIGURE,
     ),
-    Row(
+    informs(
         "disk_shared",
         "other programs read {bytes:MB} from the same disk during the run. The reported bytes and bandwidth are the "
         "run's own",
         examples=({"bytes": 2_000_000},),
-        severity=INFORMATION,
     ),
-    Row(
+    informs(
         "reads_not_timed",
         "only `fetch` can show slow files and storage stalls. Either this loader does not report its reads, or it read "
         "all files before the windows began, or an older version did not store the read times",
-        severity=INFORMATION,
     ),
-    Row(
+    limits(
         "fetch_missed",
         "`fetch` saw too few of the stalls or slow files that `real` saw, so what the storage delivers alone is "
         "unknown",
         "raise --duration",
-        severity=FIGURE,
     ),
-    Row(
+    changes_verdict(
         "eviction_failed",
         "{fraction:%} of the pages stayed in the page cache after eviction, so the cache was not cold",
         examples=({"fraction": 0.2},),
-        severity=VERDICT,
         remark="Pages that are mapped, dirty or on tmpfs cannot be evicted.",
     ),
-    Row(
+    limits(
         "residency_unknown",
         ("page residency is unknown: {reason}", "which of these files are in the page cache is unknown"),
         "see loaderbench doctor",
         examples=({"reason": "no mincore"}, {"reason": None}),
-        severity=FIGURE,
     ),
-    Row(
+    limits(
         "warm_not_locked",
         "{reason}; the run reads the files before each window instead",
         examples=({"reason": "RLIMIT_MEMLOCK is 8 MB"},),
-        severity=FIGURE,
     ),
-    Row(
+    limits(
         "warm_drifted",
         "only {fraction:%} of the pages were still in memory after a warm window",
         examples=({"fraction": 0.8},),
-        severity=FIGURE,
     ),
-    Row(
+    informs(
         "ram_subset",
         "`ram` used {num} of {of} images, with the same mix of sizes",
         examples=({"num": 100, "of": 1000},),
-        severity=INFORMATION,
         remark="It uses 128 batches, or as many as memory and `--max-bytes` allow.",
     ),
-    Row(
+    limits(
         "max_bytes_reached",
         "--max-bytes {max_bytes} stopped the measurement before it reached its target",
         examples=({"max_bytes": 1000},),
-        severity=FIGURE,
     ),
-    Row(
+    limits(
         "ended_early",
         "stopped in round {rounds}. The verdict uses the windows measured until then. The storage's ceiling, the "
         "decoders, the link, memory and the device's kernels were not measured",
         examples=({"rounds": 2},),
-        severity=FIGURE,
         remark="Ctrl-C, an error, or the death of the measuring process stopped the run.",
     ),
-    Row(
+    limits(
         "short_runs_not_measured",
         "the data set's own cache state can be measured only once",
         "use --cache cold or warm",
-        severity=FIGURE,
         remark="For `--buffer-ratio`.",
     ),
-    Row(
+    limits(
         "buffer_not_full",
         "the loader was not yet steady when a short run began, so its buffer may not have been full",
-        severity=FIGURE,
         remark="The short run (`--buffer-ratio`) may flatter the loader less than it would with a full buffer.",
     ),
-    Row(
+    limits(
         "queue_not_steady",
         "{arms}: the loader's queue was not yet steady when the window opened",
         examples=({"arms": ["ram", "real"]},),
-        severity=FIGURE,
         remark="Use `--warmup`, or measure longer.",
     ),
-    Row(
+    limits(
         "preparation_differs",
         "preparing an image in `{arm}` takes {ratio:.2f}× ({low:.2f} – {high:.2f}) the CPU time that it takes in "
         "`{other}`, with {more_faults:+.0f} page faults per image. The gain of storage is wrong by the same amount",
@@ -133,28 +120,25 @@ CAVEATS = (
             {"arm": "ram", "other": "real", "ratio": 1.18, "low": 1.16, "high": 1.2, "more_faults": 383.0},
             {"arm": "prep", "other": "free", "ratio": 0.9, "low": 0.88, "high": 0.92, "more_faults": -12.4},
         ),
-        severity=FIGURE,
         remark="From 2 % beyond the interval. More page faults point to the memory allocator, an equal number to other "
         "load on the machine.",
     ),
-    Row(
+    limits(
         "short_run",
         "the run is short: {steps} steps are fewer than ten prefetch buffers ({buffer_batches} batches each)",
         MEASURE_LONGER,
         examples=({"steps": 12, "buffer_batches": 4},),
-        severity=FIGURE,
     ),
-    Row(
+    informs(
         "took_longer",
         (TOOK_LONGER + "{why:; }", TOOK_LONGER + "the reason was not predicted"),
         examples=(
             {"seconds": 52.2, "beyond": 37.2, "why": ["evicting takes about 33 s"]},
             {"seconds": 31.0, "beyond": 16.0, "why": []},
         ),
-        severity=INFORMATION,
         remark="From 10 s.",
     ),
-    Row(
+    limits(
         "ci_target_missed",
         (
             "the step time is known to ± {half_width:.1%}, the target is ± {target:.1%} (stopped by {stopped_by})",
@@ -165,34 +149,30 @@ CAVEATS = (
             {"half_width": 0.1, "target": 0.03, "stopped_by": "duration"},
             {"half_width": None, "target": 0.03, "stopped_by": "duration"},
         ),
-        severity=FIGURE,
     ),
-    Row(
+    limits(
         "cpu_contention",
         "workers were runnable but waited for a CPU for {fraction:%} of their time; this is the share `contention`",
         examples=({"fraction": 0.2},),
-        severity=FIGURE,
         remark="`contention` in the record says who used the CPUs.",
     ),
-    Row(
+    limits(
         "contention_not_measured",
         "who used the CPUs is unknown: an older version did not store it, or this kernel does not count run-queue "
         "delay",
         "measure again, or see loaderbench doctor",
-        severity=FIGURE,
     ),
-    Row(
+    changes_verdict(
         "witnesses_disagree",
         "two measurements of the data wait disagree: {by_arms:%} of a step by comparing the arms, {by_timeline:%} by "
         "the timeline",
         "measure longer, or on a quieter machine",
         examples=({"by_arms": 0.4, "by_timeline": 0.1},),
-        severity=VERDICT,
         remark="Also a reason of a verdict.",
     ),
     # what was not measured
-    Row("real_not_measured", "the arm `real` has no complete step", MEASURE_LONGER, severity=VERDICT),
-    Row(
+    changes_verdict("real_not_measured", "the arm `real` has no complete step", MEASURE_LONGER),
+    limits(
         "arms_not_measured",
         "{arms}: {why}. Figures that need these arms are missing",
         examples=tuple(
@@ -209,46 +189,29 @@ CAVEATS = (
                 "not_allowed": "the loader or the data set does not support them",
             }
         },
-        severity=FIGURE,
     ),
-    Row(
-        "launch_not_measured",
-        "this device reports no busy time, so compute includes the launch gaps",
-        severity=FIGURE,
-    ),
-    Row("no_files", "the loader reads no files, so a step has no storage time", severity=INFORMATION),
-    Row(
+    limits("launch_not_measured", "this device reports no busy time, so compute includes the launch gaps"),
+    informs("no_files", "the loader reads no files, so a step has no storage time"),
+    informs(
         "no_transfer",
         "no copy figures: {why}",
         examples=({"why": "took_no_time"}, {"why": "nothing_copied"}),
         choices={
-            "why": {
-                "nothing_copied": "the CPU needs no copy",
-                "took_no_time": "copying the batches took no time",
-            }
+            "why": {"nothing_copied": "the CPU needs no copy", "took_no_time": "copying the batches took no time"}
         },
-        severity=INFORMATION,
     ),
-    Row(
-        "loader_owns_transfer",
-        "the loader delivers batches on the device, so transfer is part of prep",
-        severity=INFORMATION,
+    informs("loader_owns_transfer", "the loader delivers batches on the device, so transfer is part of prep"),
+    limits(
+        "link_not_measured", "the link's ceiling was not measured: {reason}", examples=({"reason": "out of memory"},)
     ),
-    Row(
-        "link_not_measured",
-        "the link's ceiling was not measured: {reason}",
-        examples=({"reason": "out of memory"},),
-        severity=FIGURE,
-    ),
-    Row(
+    limits(
         "storage_bytes_unknown",
         "{reason}",
         examples=({"reason": "on overlay no counter exists"}, {"reason": None}),
         choices={"reason": {None: "the storage's byte counter could not be read"}},
-        severity=FIGURE,
         remark="FUSE and tmpfs have no counter.",
     ),
-    Row(
+    limits(
         "ceiling_not_measured",
         "the storage's ceiling was not measured: {why}",
         examples=(
@@ -265,85 +228,58 @@ CAVEATS = (
                 "ended": "{stopped_by} stopped the probe: raise --duration or --max-bytes",
             }
         },
-        severity=FIGURE,
     ),
-    Row(
+    limits(
         "ceiling_still_rising",
         "the storage was still getting faster at {readers} readers (stopped by {stopped_by}), so the reported ceiling "
         "is a lower bound",
         examples=({"readers": 32, "stopped_by": "max_readers"},),
-        severity=FIGURE,
     ),
-    Row(
-        "ceiling_probe_limited",
-        "the storage probe was CPU-bound, so the storage may deliver more",
-        severity=FIGURE,
-    ),
-    Row(
+    limits("ceiling_probe_limited", "the storage probe was CPU-bound, so the storage may deliver more"),
+    limits(
         "stages_not_measured",
         "the time per image in each stage is unknown: {reason}",
         examples=({"reason": "its stages are C++"}, {"reason": None}),
         choices={"reason": {None: "this loader does not report read, decode and augment separately"}},
-        severity=FIGURE,
         remark="For DALI see [inside DALI](decoders.md).",
     ),
-    Row(
+    limits(
         "cpu_not_measured",
         "cpu.{names:, cpu.}: the windows were shorter than the sampling interval",
         examples=({"names": ["busy_fraction", "workers_rss_bytes"]},),
-        severity=FIGURE,
     ),
-    Row(
+    informs(
         "worker_memory_not_measured",
         "the memory of the loader's workers is unknown: {reason}",
         examples=({"reason": "its workers are threads"}, {"reason": None}),
         choices={"reason": {None: "an older version did not store it"}},
-        severity=INFORMATION,
     ),
-    Row("overhead_not_measured", "this run did not measure its own overhead", MEASURE_AGAIN, severity=FIGURE),
-    Row(
-        "first_batch_not_measured",
-        "this run did not measure the time to the first batch",
-        MEASURE_AGAIN,
-        severity=FIGURE,
-    ),
+    limits("overhead_not_measured", "this run did not measure its own overhead", MEASURE_AGAIN),
+    limits("first_batch_not_measured", "this run did not measure the time to the first batch", MEASURE_AGAIN),
     # the device
-    Row(
+    informs(
         "emulated_device",
         "no GPU was used: step times are those of {name} (see `device` in the record)",
         examples=({"name": "emulated H200"},),
-        severity=INFORMATION,
         remark="Its constants were measured elsewhere or published by others ([devices](devices.md)).",
     ),
-    Row(
+    limits(
         "issue_unknown",
         "the device's profile does not give the CPU cost of launching a step, so the emulation spends no CPU time on "
         "it. With the real device the loader would have less CPU time",
-        severity=FIGURE,
         remark="The share `launch` is null.",
     ),
-    Row(
-        "device_memory_not_measured",
-        "{kind} devices do not report their memory use",
-        examples=({"kind": "cpu"},),
-        severity=FIGURE,
-    ),
-    Row("nvml_not_measured", "NVML gave no reading within the windows", severity=FIGURE),
-    Row(
+    limits("device_memory_not_measured", "{kind} devices do not report their memory use", examples=({"kind": "cpu"},)),
+    limits("nvml_not_measured", "NVML gave no reading within the windows"),
+    limits(
         "nvml_device_order",
         "this machine has {num_models} GPU models, and CUDA numbers the fastest first. The sampled GPU may not be the "
         "measured one",
         "set CUDA_DEVICE_ORDER=PCI_BUS_ID",
         examples=({"num_models": 2},),
-        severity=FIGURE,
     ),
-    Row(
-        "nvml_field_missing",
-        "{reason}",
-        examples=({"reason": "gpu_power_w (NVML) is not supported"},),
-        severity=FIGURE,
-    ),
-    Row(
+    limits("nvml_field_missing", "{reason}", examples=({"reason": "gpu_power_w (NVML) is not supported"},)),
+    limits(
         "kernel_gap_not_measured",
         "no kernel gaps: {why}",
         examples=(
@@ -368,9 +304,8 @@ CAVEATS = (
                 "older_version": "an older version, which did not trace kernels, stored this run",
             }
         },
-        severity=FIGURE,
     ),
-    Row(
+    limits(
         "trace_incomplete",
         "no kernel gaps, because the trace is incomplete: {faults:findings}",
         examples=(
@@ -380,119 +315,100 @@ CAVEATS = (
                 ]
             },
         ),
-        severity=FIGURE,
         remark="Lost records would look like gaps.",
     ),
-    Row(
+    limits(
         "trace_not_steady",
         "the loader's queue was not yet steady in the {arms: and } window of the kernel trace. Gaps from missing data "
         "and the cost of tracing apply to that window only",
         examples=({"arms": ["traced", "untraced"]},),
-        severity=FIGURE,
     ),
-    Row(
+    limits(
         "busy_witnesses_disagree",
         "kernels ran for {kernels:.1%} of the traced window, but other measurements say {others:shares}. Do not trust "
         "either alone",
         examples=({"kernels": 0.5, "others": {"nvml": 0.9, "gpm": 0.8, "events_at_most": 0.4}},),
-        severity=FIGURE,
         remark="A difference of 3 points or more: another process uses the GPU, or the trace is not like the run.",
     ),
-    Row(
+    informs(
         "busy_not_cross_checked",
         "no window was 6 s long, so NVML was not compared with the kernels",
-        severity=INFORMATION,
         remark="Use `--arms real` with many `--steps`.",
     ),
     # a watched script
-    Row(
+    informs(
         "watched_script",
         "watching a script does not show its files, kernels and copies, so those figures are missing",
-        severity=INFORMATION,
         remark="See [your own training](watch.md).",
     ),
-    Row(
+    limits(
         "watched_so_far",
         "written {seconds:.0f} s after the script's start, while it was still running: the rest is missing",
         examples=({"seconds": 600.0},),
-        severity=FIGURE,
     ),
-    Row(
+    informs(
         "not_written_so_far",
         "some saves of the run failed while the script was running: {reason}",
         examples=({"reason": "no space left"},),
-        severity=INFORMATION,
     ),
-    Row(
+    limits(
         "no_bursts",
         "the run was never paused until its loader's queue was full ({reason}), so the step time with data ready comes "
         "from the timeline alone",
         examples=({"reason": "it has no workers"},),
-        severity=FIGURE,
     ),
-    Row(
-        "no_delays",
-        "known delays gave no result for this run ({reason})",
-        examples=({"reason": "too few batches"},),
-        severity=FIGURE,
+    limits(
+        "no_delays", "known delays gave no result for this run ({reason})", examples=({"reason": "too few batches"},)
     ),
-    Row(
+    limits(
         "no_shadow",
         "the shadow reader gave no result for this run ({reason})",
         examples=({"reason": "its samples have no numbers"},),
-        severity=FIGURE,
     ),
-    Row(
+    limits(
         "shadow_differs",
         "a shadow reader spends {shadow:%} of a sample on storage, the script's own workers {spans:%}: one of them "
         "found other files in memory, or waits for something else",
         examples=({"shadow": 0.8, "spans": 0.1},),
-        severity=FIGURE,
     ),
-    Row(
+    limits(
         "spans_unknown",
         "the workers' own times are unknown ({reason})",
         examples=({"reason": "its workers were not forked"},),
-        severity=FIGURE,
         remark="Storage and preparation stay joint.",
     ),
     # sampling
-    Row(
+    limits(
         "sampler_failed",
         "{channels}: {error}",
         examples=({"channels": ["gpu_power_w"], "error": "OSError: gone"},),
-        severity=FIGURE,
         remark="A source of samples stopped during the run.",
     ),
-    Row(
+    limits(
         "sampler_missing",
         "{reason}",
         examples=({"reason": "the run-queue delay is not counted"},),
-        severity=FIGURE,
         remark="See `loaderbench doctor`.",
     ),
     # precision
-    Row("fp32_not_measured", "fp32 did not run, so there is no reference to compare with", severity=FIGURE),
-    Row(
+    limits("fp32_not_measured", "fp32 did not run, so there is no reference to compare with"),
+    limits(
         "fp32_repeat_not_measured",
         "fp32 could not be repeated ({reason}), so its own spread is unknown",
         examples=({"reason": "out of memory"},),
-        severity=FIGURE,
     ),
-    Row(
+    informs(
         "memory_is_rss",
         "memory is the growth of the process's peak resident set, because the CPU has no memory of its own",
-        severity=INFORMATION,
     ),
-    Row(
+    limits(
         "process_memory_not_measured",
         "{reason}",
         examples=({"reason": "the driver does not report it"},),
-        severity=FIGURE,
         remark="NVML does not report this process's GPU memory.",
     ),
     # a model's layers
-    Row(
+    limits(
         "layers_do_not_sum",
         (
             "the rows are distorted: their sum is {ratio:.3f} ({low:.2f} to {high:.2f}) of the whole iteration without "
@@ -502,9 +418,8 @@ CAVEATS = (
         ),
         QUIETER,
         examples=({"ratio": 0.91, "low": 0.88, "high": 0.94}, {"ratio": 0.91, "low": None, "high": None}),
-        severity=FIGURE,
     ),
-    Row(
+    limits(
         "stopwatch_takes_time",
         (
             "the rows are distorted: an iteration with the stopwatch takes {ratio:.3f} ({low:.2f} to {high:.2f}) times "
@@ -513,33 +428,29 @@ CAVEATS = (
         ),
         QUIETER,
         examples=({"ratio": 1.08, "low": 1.06, "high": 1.11},),
-        severity=FIGURE,
         remark="From 1.05 times.",
     ),
-    Row(
+    limits(
         "issuing_takes_longer",
         "the run is host-bound: an iteration takes {ratio:.2f} times the device's work in it, because the host "
         "launches no faster. Rows and shares are of the device's work",
         examples=({"ratio": 1.45},),
-        severity=FIGURE,
         remark="From 1.05 times.",
     ),
-    Row(
+    limits(
         "layers_hold_gaps",
         "the device was idle before {num:.0f} of the rows ({share:%} of the iteration), marked with *. Their times "
         "include gaps between kernels",
         "a larger --batch-size closes them",
         examples=({"num": 12, "share": 0.31},),
-        severity=FIGURE,
     ),
     # trace files
-    Row(
+    limits(
         "activities_unusable",
         "{num:,.0f} device activities have no usable time or duration: their time counts as idle",
         examples=({"num": 12},),
-        severity=FIGURE,
     ),
-    Row(
+    limits(
         "steps_not_annotated",
         "{why}",
         examples=({"why": "no_step_ranges"}, {"why": "no_host_calls"}),
@@ -550,22 +461,19 @@ CAVEATS = (
                 "ProfilerActivity.CPU too",
             }
         },
-        severity=FIGURE,
     ),
     # the record
-    Row(
+    limits(
         "facts_missing",
         "an older version did not store these figures: {names}",
         "measure again if you need them",
         examples=({"names": ["bytes of a batch"]},),
-        severity=FIGURE,
         remark="See [stored runs](stored-runs.md).",
     ),
-    Row(
+    limits(
         "not_finite",
         "these figures were NaN or infinity and are stored as null: {places}",
         "please report it as a bug",
         examples=({"places": ["throughput.low"]},),
-        severity=FIGURE,
     ),
 )

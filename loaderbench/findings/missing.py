@@ -77,11 +77,7 @@ CAPACITY_MISSING = (
         examples=({"max_ranks": 8},),
     ),
     Row("no_bound_known", "neither the storage's ceiling nor the CPU use is known"),
-    Row(
-        "ended_while_reaching",
-        "the study ended while {ranks:d} still reached the target",
-        examples=({"ranks": 4},),
-    ),
+    Row("ended_while_reaching", "the study ended while {ranks:d} still reached the target", examples=({"ranks": 4},)),
     Row(
         "ended_between",
         "the study ended between {reach:d}, which reach the target, and {miss:d}, which miss it",
@@ -128,6 +124,38 @@ CAPACITY_LIMITS = (
         "few steps of {ranks} ranks: intervals are wide; raise --duration",
         examples=({"ranks": [2, 4]},),
     ),
+)
+RUN_MISSING = (
+    Row("real_was_not_measured", "the arm `real` was not measured"),
+    Row("worker_processes_unknown", "the loader has no worker processes of its own, or does not report them"),
+    Row("workers_ended", "the worker processes had ended"),
+    Row("gpu_decodes", "the GPU decodes and resizes; the host only enqueues the work"),
+    Row("gpu_ranges_are_enqueueing", "on a GPU DALI's ranges show how long operators take to enqueue, not to run"),
+    Row("cpu_has_no_memory", "the CPU has no memory of its own: see rss_growth_bytes"),
+    Row("cpu_reserves_nothing", "the CPU's allocator keeps no reserve: it uses the C library's malloc and free"),
+    Row("model_is_on_device", "the model's memory is on the device"),
+    Row("process_memory_unknown", "the driver of this device does not report the memory of a process"),
+    Row("profiler_does_not_fit", "the profiler, which measures it, would itself need memory below the limit"),
+    Row("emulated_has_no_model", "an emulated device builds no model"),
+)
+SIZING_MISSING = (
+    Row("not_predicted_yet", "the study ended before memory was predicted"),
+    Row(
+        "no_run_stored",
+        (
+            "no run of {data_set} on this machine, with its packages, is stored: measure one with `loaderbench run`",
+            "no run of this machine and its packages is stored: measure one with `loaderbench run`",
+        ),
+        examples=({"data_set": "photos"}, {"data_set": None}),
+    ),
+    Row(
+        "several_data_sets",
+        "runs of several data sets are stored ({names}): choose one with --run or --data",
+        examples=({"names": ["cats", "dogs"]},),
+    ),
+    Row("device_unknown_here", "the run's device is not installed here, and may have computed on the CPU"),
+    Row("computed_on_cpu", "the run computed its model on the CPU, so the CPU time is not the loader's alone"),
+    Row("no_cpu_times", "the run has no CPU times"),
 )
 MODEL_MISSING = (
     Row("no_data_set", "no data set given (--data)"),

@@ -32,10 +32,7 @@ REASONS = (
             + SERVED,
             "{resident_before:%} of the pages were in the page cache before the windows" + SERVED,
         ),
-        examples=(
-            {"moved_fraction": 0.4, "resident_before": 0.1},
-            {"moved_fraction": None, "resident_before": 0.6},
-        ),
+        examples=({"moved_fraction": 0.4, "resident_before": 0.1}, {"moved_fraction": None, "resident_before": 0.6}),
     ),
     Row(
         "read_as_fast_as_memory",
@@ -134,11 +131,7 @@ REASONS = (
 )
 TRACE_FAULTS = (
     Row("no_complete_step", "the trace has no complete step"),
-    Row(
-        "steps_without_kernel",
-        "{num} of {num_steps} steps have no kernels",
-        examples=({"num_steps": 20, "num": 3},),
-    ),
+    Row("steps_without_kernel", "{num} of {num_steps} steps have no kernels", examples=({"num_steps": 20, "num": 3},)),
     Row(
         "steps_differ",
         "the kernel counts of {num} of {num_steps} steps differ by more than {allowed:.0f} from the median, "
@@ -248,11 +241,7 @@ WATCHED_NOTES = (
         "raise its size (docker run --shm-size)",
         examples=({"size": 67108864, "free_bytes": 1000000},),
     ),
-    Row(
-        "first_epoch",
-        _first_epoch,
-        examples=({"first_s": 0.04, "later_s": 0.01}, {"first_s": 0.01, "later_s": 0.04}),
-    ),
+    Row("first_epoch", _first_epoch, examples=({"first_s": 0.04, "later_s": 0.01}, {"first_s": 0.01, "later_s": 0.04})),
 )
 EVIDENCE = (
     Row(

@@ -23,6 +23,8 @@ from loaderbench.findings.missing import (
     CAPACITY_MISSING,
     MODEL_MISSING,
     RANKS_MISSING,
+    RUN_MISSING,
+    SIZING_MISSING,
     SPLIT_MISSING,
     WATCHED_MISSING,
 )
@@ -42,10 +44,12 @@ SECTIONS: Mapping[str, tuple[Row, ...]] = {
     "Notes of a comparison": COMPARISON_NOTES,
     "Limits of a capacity study": CAPACITY_LIMITS,
     "Why a figure is missing": (
+        *RUN_MISSING,
         *WATCHED_MISSING,
         *SPLIT_MISSING,
         *RANKS_MISSING,
         *CAPACITY_MISSING,
+        *SIZING_MISSING,
         *MODEL_MISSING,
     ),
 }

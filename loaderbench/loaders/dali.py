@@ -34,6 +34,7 @@ from torch.utils.dlpack import from_dlpack
 
 from loaderbench import lacking
 from loaderbench.errors import CaseFailed, ConfigError
+from loaderbench.findings.table import words
 from loaderbench.images.index import ImageIndex
 from loaderbench.loaders import nvtx_times
 from loaderbench.loaders.base import Batch, LoaderContext, check_no_decoder, check_workers
@@ -100,7 +101,7 @@ class DaliLoader:
         self.no_stage_times = NO_RANGES
         """Why there are no stage times; None where they exist."""
         if self._on_gpu:
-            self.no_stage_times = "on a GPU, DALI's ranges show the time to enqueue its operators, not to run them"
+            self.no_stage_times = words("gpu_ranges_are_enqueueing", {})
         self._pin = context.pin_memory and not self._on_gpu and torch.cuda.is_available()
         self._pipeline: Any = None
         self._failures = find_broken(context)

@@ -22,6 +22,7 @@ from torchvision.io import ImageReadMode
 
 from loaderbench.decoders.base import DecodeError, Geometry, read_header
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
+from loaderbench.findings.table import words
 from loaderbench.loaders.base import Batch, LoaderContext, check_no_decoder, check_workers
 from loaderbench.loaders.batch_threads import BatchThreads
 from loaderbench.loaders.order import BatchPlan, plan_batches
@@ -68,7 +69,7 @@ class NvjpegLoader:
     decodes = True
     owns_transfer = True
     evicts_own_reads = True
-    no_stage_times = "the GPU decodes and resizes; the host only enqueues the work"
+    no_stage_times = words("gpu_decodes", {})
 
     def __init__(self, context: LoaderContext, device: torch.device) -> None:
         """`device`: a GPU; tests pass the CPU, on which torchvision then decodes."""

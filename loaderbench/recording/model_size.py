@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.cases.case import Mode, Optimizer, Precision
+from loaderbench.findings.table import words
 from loaderbench.recording.facts import DeviceFacts, Environment, Failure, MemoryFacts, Status, WorkloadFacts
 from loaderbench.recording.record import Estimate
 
@@ -20,7 +21,7 @@ FileSource = Literal["given", "data", "run"]
 NoAnswer = Literal["nothing_measured", "latency_below_all", "latency_unknown"]
 FeedStage = Literal["storage", "prep", "loader"]
 FEED_STAGES: tuple[FeedStage, ...] = get_args(FeedStage)
-NO_PREDICTION = "the study ended before it predicted memory"
+NO_PREDICTION = words("not_predicted_yet", {})
 
 # -- facts -----------------------------------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ def _draw_parts(drawing: Drawing, bars: Sequence[_Bar], result: ModelSplit) -> N
 
 def _times(result: ModelSplit) -> Figure | None:
     points = [
-        _Point(f"{one.device} beside {', '.join(one.beside)}", one.batch_size, one.seconds * 1e3)
+        _Point(f"{one.device} with {', '.join(one.beside)}", one.batch_size, one.seconds * 1e3)
         for one in result.times
         if one.seconds is not None and one.beside
     ]

@@ -24,9 +24,8 @@ OUTCOMES: dict[OffloadOutcome, str] = {
 }
 RATIO_NOTE = "Ratio: to the time per image of the smallest batch. "
 COLUMN_NOTE = (
-    "Peak: in device memory; host: on the host at "
-    "once; moved: to the host and back in a step, all in MiB. Hidden, exposed: milliseconds of a step's copies behind "
-    "the compute, and what the compute waited for them."
+    "Peak: in device memory; host: on the host at once; moved: to the host and back in a step, all in MiB. Hidden, "
+    "exposed: milliseconds of a step's copies that overlap the compute, and that the compute waits for."
 )
 TRAIN_MEANS = (
     "What the forward pass keeps for the backward pass goes to the host and is back before it is used; weights, "

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from loaderbench import plugins
 from loaderbench.cases.arms import ARMS, Arm
 from loaderbench.cases.case import Case
+from loaderbench.findings.table import words
 from loaderbench.images.index import ImageIndex
 from loaderbench.images.shards import DataSet
 from loaderbench.loaders import fetch
@@ -66,7 +67,7 @@ class Feeds:
         self.process_s: float | None = None
         self.open_s: float | None = None
         """What came before the loaders, in seconds."""
-        self._worker_memory: tuple[int | None, str | None] = (None, "the arm `real` was not measured")
+        self._worker_memory: tuple[int | None, str | None] = (None, words("real_was_not_measured", {}))
         loader = self.loader(Arm.REAL)
         self.reads_files, self.owns_transfer = loader.decodes, loader.owns_transfer
         self.num_readers = fetch.readers_of(loader, self._case.feed.lanes)
@@ -240,10 +241,10 @@ class Feeds:
         are no part of what a user's run costs."""
         pids: Callable[[], list[int]] | None = getattr(self.loader(Arm.REAL), "worker_pids", None)
         if pids is None:
-            self._worker_memory = (None, "the loader has no worker processes, or does not report them")
+            self._worker_memory = (None, words("worker_processes_unknown", {}))
         else:
             known = pids()
-            self._worker_memory = pss_of(known) if known else (None, "the worker processes had ended")
+            self._worker_memory = pss_of(known) if known else (None, words("workers_ended", {}))
 
     def loader_facts(self) -> LoaderFacts:
         loader = self.loader(Arm.REAL)

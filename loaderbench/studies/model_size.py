@@ -16,6 +16,7 @@ import numpy as np
 from loaderbench.analysis.sizing import sized, steps_needed, surely_above
 from loaderbench.devices.base import KnownTimes
 from loaderbench.errors import BatchTooSmall, ConfigError, OutOfMemory
+from loaderbench.findings.table import words
 from loaderbench.machine import available_memory_bytes, environment
 from loaderbench.recording.facts import DeviceFacts, Failure, MemoryFacts, Status, WorkloadFacts
 from loaderbench.recording.model_size import (
@@ -43,7 +44,6 @@ LADDER_FRACTION = 0.6
 """Of the time, for the first round: its processes start anew for each batch."""
 START_GROWTH = 1.25
 """By how much starting and warming up are taken to grow from a batch to its double."""
-NO_MODEL = "an emulated device builds no model"
 
 
 class SizeStudy(KeptStudy):
@@ -114,7 +114,8 @@ class SizeStudy(KeptStudy):
             last = min(times.largest_batch, plan.max_batch or times.largest_batch)
             doubled = [1 << number for number in range(last.bit_length())]
             sizes = tuple(sorted({*doubled, last}))
-        missing = dict.fromkeys(("allocated_bytes", "reserved_bytes", "process_bytes", "rss_growth_bytes"), NO_MODEL)
+        names = ("allocated_bytes", "reserved_bytes", "process_bytes", "rss_growth_bytes")
+        missing = dict.fromkeys(names, words("emulated_has_no_model", {}))
         for size in sizes:
             time_ms = times.period_ms(size, plan.step.input_size)
             known = KnownStep(time_ms.value / 1e3, time_ms.label, time_ms.source)

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from loaderbench.devices.select import traits_of
 from loaderbench.errors import ConfigError
+from loaderbench.findings.table import words
 from loaderbench.machine import environment
+from loaderbench.plain import Json
 from loaderbench.recording.model_size import FEED_STAGES, FeedFacts
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store
@@ -38,12 +40,11 @@ def find_feed(store: Store, run: str | None, data: Path | None) -> tuple[FeedFac
         wanted = data.resolve()
         records = [one for one in records if wanted in (_place(one), _place(one).parent)]
     if not records:
-        of = "" if data is None else f" of {data.name}"
-        return None, f"no stored run{of} is from this machine with these packages: measure one with `loaderbench run`"
+        return None, words("no_run_stored", {"data_set": None if data is None else data.name})
     places = {_place(one) for one in records}
     if len(places) > 1:
-        names = ", ".join(sorted(place.name for place in places)[:4])
-        return None, f"there are stored runs of several data sets ({names}): name one with --run or --data"
+        names: list[Json] = [*sorted(place.name for place in places)[:4]]
+        return None, words("several_data_sets", {"names": names})
     return feed_of(records[-1], named=False), None
 
 
@@ -75,8 +76,8 @@ def _cpu_seconds(record: RunRecord) -> tuple[float | None, str | None]:
     try:
         computed_here = traits_of(record.case.step.device).on_host_cpus
     except ConfigError:  # a plug-in's device that is not installed here
-        return None, "this machine does not know the run's device, which may have computed on the CPUs"
+        return None, words("device_unknown_here", {})
     if computed_here:
-        return None, "the run computed its model on the CPUs, so their time is not the loader's alone"
+        return None, words("computed_on_cpu", {})
     seconds = None if record.cpu is None else record.cpu.seconds_per_sample
-    return seconds, None if seconds is not None else "the run has no CPU times"
+    return seconds, None if seconds is not None else words("no_cpu_times", {})

@@ -180,7 +180,7 @@ def test_memory_by_the_allocator_and_by_the_driver(fake):
     opened.begin_memory()
     opened.release_memory()
     assert fake.calls == ["reset_peak_memory_stats", "empty_cache", "reset_peak_memory_stats"]
-    why = {"rss_growth_bytes": "the model's memory is counted on the device"}
+    why = {"rss_growth_bytes": "the model's memory is on the device"}
     assert opened.memory() == MemoryFacts(500, 600, 700, None, why)
     fake.process_bytes = None
     facts = opened.memory()

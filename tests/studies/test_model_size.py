@@ -427,7 +427,7 @@ def test_runs_of_two_data_sets_are_ambiguous_until_one_is_named(tmp_path: Path) 
     older = stored_run(tmp_path, tmp_path / "photos" / "256")
     stored_run(tmp_path, tmp_path / "others", "20260102-000000-001-b")
     assert find_feed(Store(tmp_path), None, None) == (
-        None, "there are stored runs of several data sets (256, others): name one with --run or --data"
+        None, "runs of several data sets are stored (256, others): choose one with --run or --data"
     )  # fmt: skip
     for data in (tmp_path / "photos" / "256", tmp_path / "photos"):
         feed, _ = find_feed(Store(tmp_path), None, data)

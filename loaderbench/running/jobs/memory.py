@@ -16,6 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 from loaderbench.devices.base import Device
 from loaderbench.devices.select import traits_of
 from loaderbench.errors import OutOfMemory
+from loaderbench.findings.table import words
 from loaderbench.printable import memory_size, memory_sizes
 from loaderbench.recording.model_memory import MeasuredMemory, MemoryTrace
 from loaderbench.recording.progress import Phase, Report, StepsDone
@@ -25,8 +26,6 @@ from loaderbench.running.memory_cap import MemoryCap
 from loaderbench.running.memory_events import events_of, marked
 from loaderbench.running.models import model_on, opened
 from loaderbench.workloads.training import ModelWorkload
-
-NO_RESERVE = "the CPU's allocator keeps no reserve: it uses the C library's malloc and free"
 
 
 def trace_memory(request: TraceRequest, report: Report) -> tuple[MemoryTrace, ...]:
@@ -137,7 +136,7 @@ def _on_host(
     events = events_of(profiler)
     last = request.num_steps - 1
     growth = device.memory()
-    missing = {"peak_reserved_bytes": NO_RESERVE}
+    missing = {"peak_reserved_bytes": words("cpu_reserves_nothing", {})}
     if growth.rss_growth_bytes is None:
         missing["peak_process_bytes"] = growth.missing["rss_growth_bytes"]
     return MeasuredMemory(
@@ -202,8 +201,8 @@ def _below_rlimit(request: MeasureMemoryRequest, device: Device, cap_bytes: int,
         resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     growth = device.memory()
     missing = {
-        "peak_live_bytes": "only the profiler shows it, and the profiler needs memory below the limit too",
-        "peak_reserved_bytes": NO_RESERVE,
+        "peak_live_bytes": words("profiler_does_not_fit", {}),
+        "peak_reserved_bytes": words("cpu_reserves_nothing", {}),
     }
     if growth.rss_growth_bytes is None:
         missing["peak_process_bytes"] = growth.missing["rss_growth_bytes"]
