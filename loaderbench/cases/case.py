@@ -120,11 +120,13 @@ class Feed:
     prefetch: int = case_option("Batches prepared ahead, per worker", 2, many=True)
     """Batches prepared ahead, per worker."""
     output: Output = case_option(
-        "Type of the loader's batches: float32 or uint8  [default: {default_output}]", "float32", asked=None
+        "Pixels that the loader delivers: float32 or uint8  [default: {default_output}]", "float32", asked=None
     )
-    """Pixel type that the loader hands over: float32 (normalized) or uint8 (normalized on the device)."""
+    """Pixel type that the loader delivers: float32 (normalized) or uint8 (normalized on the device)."""
     buffer_ratio: float | None = case_option(
-        "Also short runs that begin with a full buffer: its size ÷ their iterations, e.g. 0.1,0.5,1.0", None, many=True
+        "Also measure short runs that start with a full buffer: its size ÷ their iterations, e.g. 0.1,0.5,1.0",
+        None,
+        many=True,
     )
     """Prefetch buffer ÷ iterations of short runs, which are then measured beside the arms; None: no short runs."""
     decode_scale: DecodeScale | None = case_option(
@@ -180,14 +182,14 @@ class Step:
         "dynamic, or a whole number; training in fp16  [default: 128; amp-fp16: dynamic]", None
     )
     """`dynamic`, or a whole number by which the loss is multiplied; None: the precision's default."""
-    overlap: bool = case_option("Copy batches on a stream of their own, during the compute", True)
+    overlap: bool = case_option("Copy batches on a separate stream while earlier steps compute", True)
     """Copies to the device run beside the compute of earlier steps, on a stream of their own."""
     optimizer: Optimizer = "sgd"
     """Of training: SGD with momentum keeps one value for each parameter, Adam two."""
     channels: int = 3
     """Of the images that the model takes; loaders deliver 3."""
     all_reduce_bytes: int | None = case_option(
-        "Under torchrun: also run windows whose every step ends with an all-reduce of SIZE bytes: 100M",
+        "Under torchrun: also measure steps that end with an all-reduce of this size: 100M",
         None, kind=Size, name="all_reduce", metavar="SIZE",
     )  # fmt: skip
     """Several ranks also run windows whose every step ends with an all-reduce of so many bytes; None: they do not."""
@@ -203,7 +205,7 @@ class Effort:
     warmup: int | None = case_option("Warm-up steps of each window  [default: until steady]", None)
     """Warm-up steps of each window; None: until the loader's queue is steady."""
     steps: int | None = case_option(
-        "Measured steps of each arm, all of them unless --duration is given too  [default: until --ci-target]", None
+        "Steps to measure in each arm; all of them unless --duration is given too  [default: until --ci-target]", None
     )
     """Measured steps of each arm, whatever time they take; None: until `ci_target` or `duration_s`."""
     duration_s: float = case_option(
@@ -214,21 +216,21 @@ class Effort:
     strict_duration: bool = False
     """`duration_s` was asked for beside `steps`: it ends the run even where it leaves some of them."""
     max_bytes: int | None = case_option(
-        "Limit on the bytes read from the data set's storage: 500M, 20G …  [default: no limit]",
+        "Read at most this much from the data set's storage: 500M, 20G …  [default: no limit]",
         None, kind=Size, metavar="SIZE",
     )  # fmt: skip
     """Limit on the bytes read from the data set's storage; None: no limit."""
     ci_target: float = case_option("Stop at this 95 % half-width, as a fraction of the step time", 0.03)
     """Stop when the 95 % half-width of every arm's step time is at most this fraction."""
-    kernels: bool = case_option("Trace a few steps after the arms, for the gaps between the device's kernels", True)
+    kernels: bool = case_option("Trace a few steps after the arms, to find gaps between the device's kernels", True)
     """Trace a short window of steps after the arms, for the kernel gaps."""
     max_failure_fraction: float = case_option(
-        "Fraction of undecodable images above which a case fails", 0.01, name="max_failures"
+        "Fail a case if more than this fraction of its images cannot be decoded", 0.01, name="max_failures"
     )
     """More undecodable images than this fraction of those read fail the case."""
-    seed: int = case_option("Seed of order and augmentation", 0)
+    seed: int = case_option("Seed for order and augmentation", 0)
     repeat: int = case_option(
-        "Processes per case; the interval then rests on whole processes", 0, asked=1, name="repeats"
+        "Processes that measure each case; with several, the interval is over processes", 0, asked=1, name="repeats"
     )
     """Which of `--repeats` processes this is."""
 
@@ -330,7 +332,7 @@ class Shorthand:
         "Threads that only read, ahead of the workers; for --loader {ahead_loaders}  [default: 0]"
     )
     """One of the `loader_options`."""
-    input_shape: Numbers | None = option("Shape of a sample that your own model takes: 3,224,224  [default: of images]")
+    input_shape: Numbers | None = option("Input shape of your own model: 3,224,224  [default: of square images]")
     """Gives the `input_size`."""
 
 

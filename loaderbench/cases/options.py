@@ -335,7 +335,7 @@ class ModelOptions:
     precision: str | None = option("{precisions}  [default: amp-bf16; fp32 on the CPU]")
     optimizer: str = option("sgd (with momentum) or adam; in training", "sgd")
     device: str = option("auto (cuda, else cpu), {devices}", "auto")
-    seed: int = option("Seed of weights and batches", 0)
+    seed: int = option("Seed for weights and batches", 0)
 
 
 @dataclass(frozen=True)
@@ -352,24 +352,24 @@ class PrecisionOptions:
         "Loss scale for training in fp16: dynamic, or a whole number  [default: 128; amp-fp16: dynamic]"
     )
     device: str = option("auto (cuda, else cpu), cpu[:THREADS], cuda[:N], xpu[:N]", "auto")
-    seed: int = option("Seed of weights and batches", 0)
+    seed: int = option("Seed for weights and batches", 0)
 
 
 @dataclass(frozen=True)
 class SizeOptions:
     """What `loaderbench model size` is asked."""
 
-    target: Rate | None = option("Rate of images to reach: 5000/s, 300k/h", metavar="RATE")
-    latency: Time | None = option("Longest time that a step may take: 50ms, 0.2s", metavar="TIME")
-    percentile: float = option("Percentile of the steps' times that --latency limits", 99.0)
-    batch_size: Numbers | None = option("Batches to measure: 1,2,4  [default: doubled until a reason ends it]")
+    target: Rate | None = option("Image rate to reach: 5000/s, 300k/h", metavar="RATE")
+    latency: Time | None = option("Longest step time allowed: 50ms, 0.2s", metavar="TIME")
+    percentile: float = option("Percentile of the step times that --latency limits", 99.0)
+    batch_size: Numbers | None = option("Batches to measure: 1,2,4  [default: doubled until a limit is reached]")
     max_batch: int | None = option("Largest batch to double to  [default: no limit]")
-    steps: int | None = option("Steps to time of each batch, all rounds together  [default: as the time allows]")
+    steps: int | None = option("Steps to time per batch size, over all rounds  [default: as the time allows]")
     duration: float = option("Time limit for all batches, in seconds", 120.0)
     run: str | None = option("Stored loader run to join with  [default: the newest of this machine and data set]")
     data: Path | None = option("Data set to take the mean file size and the stored run from")
     mean_file_bytes: Size | None = option(
-        "Mean size of a file: 110k  [default: of --data, or of the run]", metavar="SIZE"
+        "Mean file size: 110k  [default: from --data, or from the run]", metavar="SIZE"
     )
 
 
@@ -380,18 +380,20 @@ class ForecastOptions:
     images: int | None = option("Images per epoch  [default: those of the run's data set]")
     epochs: int = option("Number of epochs", 1)
     val_images: int | None = option("Images per validation  [default: no validation]")
-    val_every: int = option("Validate every N epochs", 1)
+    val_every: int = option("Epochs between validations", 1)
     val_run: str | None = option(
         "Stored run with --mode infer that gives its speed  [default: the newest of this setting]"
     )
-    checkpoint_every: int | None = option("Write a checkpoint every N epochs  [default: no checkpoints]")
-    checkpoint_to: Path | None = option("Folder where a few are written, to time them  [default: --results]")
+    checkpoint_every: int | None = option("Epochs between checkpoints  [default: no checkpoints]")
+    checkpoint_to: Path | None = option(
+        "Folder for a few checkpoints that are written to time them  [default: --results]"
+    )
     then: str | None = option(
         "Also forecast a change: workers=16, or a stored run of the new setting", metavar="CHANGE|RUN"
     )
     check: bool = option("Then run the epochs of the run's data set, and compare", False, flag="--check")
     on_this_machine: bool = option(
-        "Accept another machine's run as if it were this one's", False, flag="--on-this-machine"
+        "Use another machine's run as if it were from this one", False, flag="--on-this-machine"
     )
 
 
@@ -400,8 +402,8 @@ class CapacityOptions:
     """What `loaderbench capacity` is asked."""
 
     au: float = option("Accelerator utilization to keep: a fraction", 0.9)
-    max_ranks: int = option("Most ranks to try", 32)
+    max_ranks: int = option("Maximum number of ranks to try", 32)
     barrier: str = option("step (all ranks end each step together, as data-parallel training does) or none", "step")
-    duration: float = option("Seconds of each look at a number of ranks", 15.0)
-    steps: int = option("Least steps of a look; MLPerf Storage wants 500", 10)
-    seed: int = option("Seed of order and augmentation", 0)
+    duration: float = option("Seconds to measure each number of ranks", 15.0)
+    steps: int = option("Minimum steps for each number of ranks; MLPerf Storage requires 500", 10)
+    seed: int = option("Seed for order and augmentation", 0)

@@ -128,7 +128,7 @@ def read_study(path: Path) -> dict[str, object]:
 
 
 def check_number(*lengths: int) -> None:
-    """Raises ConfigError where a study of every combination of so many values would have more than MOST_CASES cases."""
+    """Raises ConfigError if a study of every combination of these values has more than MOST_CASES cases."""
     number = math.prod(lengths)
     if number > MOST_CASES:
         counted = f"{number:,}" if number <= LARGEST else f"more than {LARGEST:,}"
@@ -191,7 +191,7 @@ def check_loss_scale(loss_scale: str | None, precisions: Sequence[str], mode: st
     if mode != "train":
         raise ConfigError("--loss-scale is for training: leave it out, or give --mode train")
     if not computes:
-        raise ConfigError("--loss-scale has no effect on an emulated device, which computes no gradients: leave it out")
+        raise ConfigError("--loss-scale has no effect on an emulated device: leave it out")
     if not set(precisions) & set(SCALED_PRECISIONS):
         raise ConfigError(
             f"--loss-scale is for {', '.join(SCALED_PRECISIONS)}: {', '.join(precisions)} "
@@ -200,8 +200,8 @@ def check_loss_scale(loss_scale: str | None, precisions: Sequence[str], mode: st
 
 
 def other_options(case: Case) -> Change:
-    """What `run` is to be told of a case besides its feed, so that it measures it again: options without defaults of
-    their own, and what differs from a default."""
+    """The options with which `run` measures a case again, without those of its feed: options whose default depends on
+    others, and those that differ from their defaults."""
     step, effort = case.step, case.effort
     given: dict[str, FieldValue] = {
         "model": step.model, "mode": step.mode, "batch_size": step.batch_size, "input_size": step.input_size or "full",

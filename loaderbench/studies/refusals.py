@@ -29,8 +29,8 @@ def planned(
 
 
 def check_cases(cases: Sequence[Case]) -> None:
-    """Raises ConfigError for a plug-in's option or a model that is none, for batches that memory cannot hold, and where
-    this machine lacks what each case needs. Where some of the cases can run, the others are skipped with the reason."""
+    """Raises ConfigError for an unknown model or option of a plug-in, for batches that memory cannot hold, and if this
+    machine can run none of the cases. If it can run some, the others are skipped with the reason."""
     for loader in {case.feed.loader for case in cases if case.subject.cache == "cold"}:
         if not plugins.LOADERS.find(loader).traits.can_be_cold:
             raise ConfigError(
@@ -42,7 +42,9 @@ def check_cases(cases: Sequence[Case]) -> None:
         if feed.decoder is not None:
             plugins.check_options(plugins.DECODERS, feed.decoder, feed.decoder_options)
         elif feed.decoder_options:
-            raise ConfigError(f"--decoder-option: --loader {feed.loader} uses no decoder of ours; leave it out")
+            raise ConfigError(
+                f"--decoder-option: --loader {feed.loader} does not use a decoder of loaderbench: leave it out"
+            )
         plugins.check_model(case.step, traits_of(case.step.device))
     for case in cases:
         _check_memory(case)
@@ -52,7 +54,7 @@ def check_cases(cases: Sequence[Case]) -> None:
 
 
 def _check_memory(case: Case) -> None:
-    """Raises ConfigError where not even the batches of one worker's buffer fit into the machine's memory."""
+    """Raises ConfigError if the batches of one worker's buffer do not fit into the machine's memory."""
     step, memory = case.step, memory_limit_bytes()[0]
     side = step.input_size or case.subject.resolution
     if memory is None or side is None:
@@ -79,7 +81,7 @@ def why_not_here(case: Case) -> str | None:
             return why
     if loader.needs_gpu and not is_gpu(step.device):
         use = "give --device cuda" if num_visible_gpus() else f"use --loader {plugins.DEFAULT_LOADER}"
-        return f"--loader {feed.loader} decodes on a GPU, and {step.device} is none: {use}"
+        return f"--loader {feed.loader} decodes on a GPU, and {step.device} is not a GPU: {use}"
     return lacks(step.device, step.precision)
 
 

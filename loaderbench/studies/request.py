@@ -283,7 +283,7 @@ def _decode_scale(options: StudyOptions, decoder: DecoderChoice | None) -> str |
 def _check_effect(options: StudyOptions, loaders: Sequence[LoaderChoice], feeds: Sequence[Fields]) -> None:
     """Raises ConfigError for an option that changes no case."""
     if options.decoder is not None and all(loader.traits.decodes != "ours" for loader in loaders):
-        does = "decodes for itself" if loaders[0].traits.decodes == "own" else "decodes no images"
+        does = "decodes for itself" if loaders[0].traits.decodes == "own" else "does not decode"
         raise ConfigError(f"the loader {loaders[0].name} {does}: leave --decoder out, or choose another --loader")
     if options.decode_scale is not None and not any(feed["decode_scale"] for feed in feeds):
         found = sorted({feed["decoder"] or f"{feed['loader']} (decodes for itself)" for feed in feeds})

@@ -141,7 +141,7 @@ def test_a_stored_run_is_judged_from_a_script_as_the_documentation_says(small_se
         (lambda tree: loaderbench.compare({"a": tree, "b": tree}, repeats=5), "no option 'repeats' of compare"),
         (lambda tree: loaderbench.compare({"a": tree}), "two different names"),
         (lambda tree: loaderbench.run(tree, workrs=3), "no option 'workrs'"),
-        (lambda tree: loaderbench.run(tree, loader="synthetic", decoder="pillow"), "synthetic decodes nothing"),
+        (lambda tree: loaderbench.run(tree, loader="synthetic", decoder="pillow"), "synthetic does not decode"),
     ],
 )
 def test_what_python_asks_for_and_cannot_have_is_refused_in_one_line(
