@@ -124,8 +124,9 @@ History
     31 advice: decoding at a smaller scale, where the run timed it; another loader keeps `--decode-scale` and those of
        the options that it takes; decoders are predicted for loaders whose hand-over is not known, too; threads are not
        thought to prepare less with their own decoder than they did
+    32 how figures were estimated (`method`) is said in other words; no figure and no verdict changes
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 31
+RULES_VERSION = 32
