@@ -120,6 +120,15 @@ def print_result(result: Result, console: Console | None = None, *, whole: bool 
         console.print(styled(text), soft_wrap=True)
 
 
+def text_of(result: Result, width: int = 100) -> str:
+    """What a terminal of that width shows, every row and without colours."""
+    from rich.console import Console
+
+    with io.StringIO() as stream:
+        print_result(result, Console(file=stream, width=width, highlight=False), whole=True)
+        return stream.getvalue()
+
+
 def print_table_of(table: Table, console: Console, *, whole: bool = True) -> None:
     """Print a table; a narrow console gets the columns that matter most, and says which it lacks."""
     brief = None if whole else table.brief

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from html import escape
 
 from loaderbench.recording.record import Estimate, Range
+from loaderbench.reporting.console import text_of
 from loaderbench.reporting.csv import Value, csv_rows
 from loaderbench.reporting.markdown import section
 from loaderbench.reporting.result import Cell, Column, Result, Table
@@ -72,6 +74,21 @@ def _table(table: Table) -> str:
     rows += [cells("td", texts, columns) for texts in table.texts]
     note = f"<p>{escape(table.note)}</p>" if table.note else ""
     return f"<table><caption>{escape(table.title)}</caption>{''.join(rows)}</table>{note}"
+
+
+class Displayed(Result):
+    """A result that shows itself: in a notebook as a page, printed as a terminal shows it."""
+
+    def _repr_html_(self) -> str:
+        return html(self)
+
+    def __str__(self) -> str:
+        return text_of(self)
+
+
+def displayed(result: Result) -> Displayed:
+    """The same result, showing itself."""
+    return Displayed(**{one.name: getattr(result, one.name) for one in fields(result)})
 
 
 FORMS: Mapping[str, Callable[[Result], str]] = {"md": markdown, "csv": csv, "html": html}

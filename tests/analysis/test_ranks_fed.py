@@ -198,7 +198,7 @@ def test_what_may_have_answered_in_place_of_the_storage_is_said() -> None:
     (said,) = capacity_of(capacity_facts(*held)).caveats
     assert "still held 40%" in said
     unseen = [replace(look, resident_before=None) for look in looks]
-    assert "is unknown" in capacity_of(capacity_facts(*unseen)).caveats[0]
+    assert "cannot be seen" in capacity_of(capacity_facts(*unseen)).caveats[0]
     small = capacity_of(capacity_facts(*of_storage([1, 2], images=100)))
     assert "up to 4.8 times" in small.caveats[0] and small.cold_is_proven
     (busy,) = capacity_of(capacity_facts(*of_storage([1, 2], busy=0.6))).caveats

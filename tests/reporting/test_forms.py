@@ -46,9 +46,9 @@ def test_markdown_has_the_answer_tables_and_remarks() -> None:
 
 
 def test_a_notebook_shows_names_as_text() -> None:
-    page = RESULT._repr_html_()
+    page = forms.displayed(RESULT)._repr_html_()
     assert "&lt;two&gt; sides" in page and "a &amp; b" in page and "<pre>run x</pre>" in page
-    assert str(RESULT).splitlines()[:2] == ["a · b", "a is faster."]
+    assert str(forms.displayed(RESULT)).splitlines()[:2] == ["a · b", "a is faster."]
 
 
 def test_show_takes_a_record_or_its_name(tmp_path: Path) -> None:

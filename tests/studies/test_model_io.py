@@ -135,7 +135,7 @@ def test_an_emulated_device_has_the_rate_of_its_profile(tmp_path: Path) -> None:
     rate = told["known"]["bytes_per_s"]
     first = told["batches"][0]["data_in"]
     assert first["s"]["value"] == pytest.approx(4 * 3 * 224 * 224 * 4 / rate) and first["s"]["low"] is None
-    assert "Nothing was measured here" in " ".join(call("show", "2", "--results", tmp_path).out.split())
+    assert "Not measured: an emulated device" in " ".join(call("show", "2", "--results", tmp_path).out.split())
 
 
 def test_a_batch_that_does_not_fit_ends_it_and_is_told(tmp_path: Path, here: type[Here]) -> None:

@@ -142,7 +142,7 @@ def test_nothing_moves_where_the_batch_fits(tmp_path: Path, here: type[Here]) ->
     done = lenet(tmp_path, "--json", "-", memory=10**8)
     (row,) = json.loads(done.out)["thresholds"]
     assert (done.code, row["moved_bytes_per_step"], row["host_bytes"]) == (0, 0, 0)
-    assert "nothing moves" in " ".join(done.err.split())
+    assert "no tensor moves" in " ".join(done.err.split())
 
 
 def test_what_no_hook_sees_is_said(tmp_path: Path, here: type[Here]) -> None:

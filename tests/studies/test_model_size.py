@@ -449,7 +449,7 @@ def test_the_processors_time_of_a_run_that_computed_on_them_is_not_the_loader_s(
     record = stored_run(tmp_path, tmp_path / "a")
     on_cpu = replace(record, case=record.case.changed(device="cpu"))
     feed = feed_of(on_cpu, named=True)
-    assert feed.cpu_s_per_sample is None and feed.no_cpu_s is not None and "CPUs" in feed.no_cpu_s
+    assert feed.cpu_s_per_sample is None and feed.no_cpu_s is not None and "on the CPU" in feed.no_cpu_s
     assert feed_of(replace(record, cpu=None), named=True).no_cpu_s == "the run has no CPU times"
 
 

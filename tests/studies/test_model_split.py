@@ -390,7 +390,7 @@ def test_a_batch_whose_parts_all_are_on_devices_that_compute_nothing_is_not_comp
     device = f"cpu:1,emulated:{tmp_path / 'toy.toml'}"
     told = found(tmp_path / "results", "--input-shape", "3,28,28", device=device, batch=16)
     assert [one["batch_size"] for one in told["members"]] == [0, 16]
-    assert told["missing"]["check"] == "no part runs on a device that computes outputs"
+    assert told["missing"]["check"] == "no part is on a device that computes outputs"
 
 
 def test_after_a_move_the_outputs_of_the_last_split_count_alone(crew: type[Crew], tmp_path: Path) -> None:
