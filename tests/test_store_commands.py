@@ -52,6 +52,13 @@ def remove(store: Store, *names: str) -> commands.Ended:
     return call("rm", *names, "--results", store.root)
 
 
+def test_a_form_is_the_whole_result(store: Store) -> None:
+    run = add_run(store)
+    for option in (["--json", "-"], ["--caveats"], ["--all"]):
+        assert call("show", run, "--format", "md", *option, "--results", store.root).code == 2
+    assert call("show", run, "--format", "md", "--results", store.root).code == 0
+
+
 # -- rm ----------------------------------------------------------------------------------------------------
 
 

@@ -31,6 +31,8 @@ def show(
     from loaderbench.cases.study import check_choice
 
     if check_choice("--format", form, ("text", "md", "csv", "html")) != "text":
+        if output.json_out is not None or caveats or whole:
+            raise ConfigError(f"--format {form} writes the whole result: leave --json, --caveats and --all out")
         from loaderbench.reporting.forms import FORMS
         from loaderbench.studies.again import show as shown
 

@@ -154,14 +154,14 @@ def _rates(comparison: Comparison, labels: Labels) -> Table:
     heads = [f"{labels[name][:LABEL_WIDTH]} img/s" for name in SIDE_NAMES]
     columns = (
         Column("cache", left=True, definition="cache"), Column("workers"),
-        *(Column(head, show=fmt.plus_minus_percent, definition="throughput") for head in heads),
-        Column("ratio", show=fmt.speedup, definition="ratio"), Column("outcome", left=True, definition="ratio"),
+        *(Column(head, rank=2, show=fmt.plus_minus_percent, definition="throughput") for head in heads),
+        Column("ratio", show=fmt.speedup, definition="ratio"), Column("outcome", left=True, rank=1, definition="ratio"),
     )  # fmt: skip
     rows = [
         (pair.cache, pair.workers, pair.a.throughput, pair.b.throughput, pair.ratio, outcome_word(pair))
         for pair in comparison.pairs
     ]
-    note = f"ratio: images/s of {labels['b']} ÷ {labels['a']}, with its 95 % interval"
+    note = f"ratio: images/s of {labels['b']} ÷ {labels['a']}, with its 95 % interval."
     return Table("Rates", columns, rows, note)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -109,9 +110,12 @@ def print_result(result: Result, console: Console | None = None, *, whole: bool 
         console.print(styled(" · ".join(result.settings), "bold"))
     for number, line in enumerate(result.answer):
         console.print(styled(line, f"bold {result.style}" if result.style and not number else ""))
+    alike = Counter(tuple(column.name for column in table.columns) for table in result.tables)
     for table in result.tables:
         if whole or table.brief is None or table.brief:
             console.print()
+            if alike[tuple(column.name for column in table.columns)] > 1:
+                console.print(styled(table.title, "bold"))
             print_table_of(table, console, whole=whole)
     for heading, lines in result.remarks:
         print_bullets(console, heading, lines)
@@ -139,7 +143,8 @@ def print_table_of(table: Table, console: Console, *, whole: bool = True) -> Non
         if not droppable:
             break
         left_out.append(max(droppable, key=lambda number: table.columns[number].rank))
-    console.print(_drawn(table.columns, rows, left_out))
+    fits = _width(table.columns, rows, left_out) <= console.width
+    console.print(_drawn(table.columns, rows, left_out, fits=fits))
     names = ", ".join(table.columns[number].name for number in sorted(left_out))
     notes = [table.brief_note if brief is not None else "", table.note]
     notes += [f"Not shown, for lack of width: {names}."] if names else []
@@ -152,23 +157,32 @@ def _width(columns: Sequence[Column], rows: Sequence[Sequence[str]], left_out: S
     width = -1
     for number, column in enumerate(columns):
         if number not in left_out:
-            widest = max(len(text) for text in (column.name, *(row[number] for row in rows)))
+            widest = _widest(columns, rows, number)
             width += 1 + (min(widest, NAME_WIDTH) if column.left else widest)
     return width
 
 
-def _drawn(columns: Sequence[Column], rows: Sequence[Sequence[str]], left_out: Sequence[int]) -> RichTable:
-    """The table without some columns. Only names may be folded."""
+def _widest(columns: Sequence[Column], rows: Sequence[Sequence[str]], number: int) -> int:
+    """Characters of a column's widest text, of which some take two places."""
+    from rich.cells import cell_len
+
+    return max(cell_len(text) for text in (columns[number].name, *(row[number] for row in rows)))
+
+
+def _drawn(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], left_out: Sequence[int], *, fits: bool
+) -> RichTable:
+    """The table without some columns. Only names are folded where it fits, else figures too."""
     kept = [number for number in range(len(columns)) if number not in left_out]
     drawn = plain_table()
     drawn.show_header = any(one.name for one in columns)
     for number in kept:
         name = columns[number].name
         if columns[number].left:
-            least = min(NAME_WIDTH, max(len(text) for text in (name, *(row[number] for row in rows))))
+            least = min(NAME_WIDTH, _widest(columns, rows, number)) if fits else None
             drawn.add_column(name, overflow="fold", min_width=least)
         else:
-            drawn.add_column(name, justify="right", no_wrap=True)
+            drawn.add_column(name, justify="right", overflow="fold", no_wrap=fits)
     for row in rows:
         drawn.add_row(*(styled(row[number], STYLES.get(row[number], "")) for number in kept))
     return drawn

@@ -10,7 +10,7 @@ from loaderbench.recording.record import Estimate, Range
 from loaderbench.reporting.console import text_of
 from loaderbench.reporting.csv import Value, csv_rows
 from loaderbench.reporting.markdown import section
-from loaderbench.reporting.result import Cell, Column, Result, Table
+from loaderbench.reporting.result import SCALES, Cell, Column, Result, Table
 
 
 def markdown(result: Result) -> str:
@@ -19,8 +19,8 @@ def markdown(result: Result) -> str:
 
 
 def csv(result: Result) -> str:
-    """Every table with its title above it, a blank line between them. Values are in SI units, shares are fractions; an
-    interval has columns of its own."""
+    """Every table with its title above it, a blank line between them. Values are in the unit that the heading names,
+    else in SI units; shares are fractions; an interval has columns of its own."""
     return "\n".join(csv_rows([table.title], _csv_rows(table)) for table in result.tables)
 
 
@@ -30,19 +30,23 @@ def _csv_rows(table: Table) -> list[list[Value]]:
     ]
     head: list[Value] = []
     for column, has_interval in zip(table.columns, wide, strict=True):
-        head += [column.name, f"{column.name}, low", f"{column.name}, high"] if has_interval else [column.name]
+        name = column.name
+        if column.unit in SCALES and column.unit not in name:
+            name = f"{name}, {column.unit}"
+        head += [name, f"{name}, low", f"{name}, high"] if has_interval else [name]
     rows = [head]
     for row in table.rows:
         cells: list[Value] = []
-        for cell, has_interval in zip(row, wide, strict=True):
-            cells += _values(cell) if has_interval else _values(cell)[:1]
+        for cell, column, has_interval in zip(row, table.columns, wide, strict=True):
+            cells += _values(cell, SCALES.get(column.unit, 1))[: 3 if has_interval else 1]
         rows.append(cells)
     return rows
 
 
-def _values(cell: Cell) -> list[Value]:
+def _values(cell: Cell, scale: float) -> list[Value]:
     """(value, low, high)"""
-    return [cell.value, cell.low, cell.high] if isinstance(cell, Estimate | Range) else [cell, None, None]
+    values = (cell.value, cell.low, cell.high) if isinstance(cell, Estimate | Range) else (cell, None, None)
+    return [value if value is None or isinstance(value, str) else value * scale for value in values]
 
 
 def html(result: Result) -> str:

@@ -64,10 +64,10 @@ def calls_of(result: LayersResult) -> list[Call]:
 def calls_table(result: LayersResult) -> Table:
     """A row a call, in the order of the forward pass; the most expensive in brief."""
     calls, trains, alone = calls_of(result), result.mode == "train", result.alone_limit_s is not None
-    backward = [Column("backward ms", show=milliseconds)] if trains else []
+    backward = [Column("backward ms", "ms", show=milliseconds)] if trains else []
     columns = [
         Column("call", left=True), Column("type", left=True, rank=2), Column("output", rank=7),
-        Column("forward ms", show=milliseconds), *([Column("alone", "ms", rank=3)] if alone else []),
+        Column("forward ms", "ms", show=milliseconds), *([Column("alone", "ms", rank=3)] if alone else []),
         *backward, *([Column("alone", "ms", rank=4)] if alone and trains else []), Column("share", "0.1 %"),
         Column("parameters", rank=9), Column("GFLOP", "GFLOP", rank=8), Column("required", "bytes", rank=5),
         Column("so far", "bytes", rank=6),

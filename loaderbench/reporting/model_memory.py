@@ -40,12 +40,16 @@ def _asked(result: ModelMemory | ModelFit) -> list[str]:
     return [result.model, result.mode, result.precision, *optimizer, size]
 
 
+def _error(fraction: float) -> str:
+    return f"{fraction * 100:+.1f} %".replace("-0.0", "0.0")
+
+
 def batches_table(result: ModelMemory) -> Table:
     """A row a batch."""
     with_reserve = any(one.predicted_reserved_bytes is not None for one in result.batches)
     columns = [
-        Column("batch"), Column("predicted", "memory"), Column("measured", "memory"), Column("error"),
-        *([Column("reserved, predicted", "memory", rank=3)] if with_reserve else []),
+        Column("batch"), Column("predicted", "memory"), Column("measured", "memory"),
+        Column("error", show=_error), *([Column("reserved, predicted", "memory", rank=3)] if with_reserve else []),
         Column("reserved", "memory", rank=2), Column("process", "memory", rank=1),
     ]  # fmt: skip
     rows = []
@@ -54,7 +58,7 @@ def batches_table(result: ModelMemory) -> Table:
         rows.append((
             one.batch_size, None if one.predicted is None else one.predicted.peak_live_bytes,
             None if measured is None else measured.peak_live_bytes,
-            None if one.error_fraction is None else f"{one.error_fraction * 100:+.1f} %".replace("-0.0", "0.0"),
+            one.error_fraction,
             *([one.predicted_reserved_bytes] if with_reserve else []),
             *((None, None) if measured is None else (measured.peak_reserved_bytes, measured.peak_process_bytes)),
         ))  # fmt: skip

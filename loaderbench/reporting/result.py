@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from loaderbench.recording.record import Estimate, Range
@@ -19,18 +20,23 @@ Row = Sequence[Cell]
 Section = tuple[str, Sequence[str]]
 """(heading, lines)"""
 
+
+def _scaled(scale: float, value: float) -> str:
+    return fmt.number(value * scale)
+
+
+SCALES: Mapping[str, float] = {"ms": 1e3, "MiB": 2**-20, "GFLOP": 1e-9}
+"""Unit that every value of a column is shown in, without its sign → its number in one of SI's."""
 SHOW: Mapping[str, Callable[[float], str]] = {
     "": lambda value: f"{value:,}" if isinstance(value, int) else fmt.number(value),
     "s": fmt.duration,
-    "ms": lambda value: fmt.number(value * 1e3),
     "bytes": fmt.size,
     "bytes/s": lambda value: fmt.size(value, "/s"),
     "memory": fmt.memory,
-    "MiB": lambda value: fmt.number(value / 2**20),
-    "GFLOP": lambda value: fmt.number(value / 1e9),
     "%": fmt.percent,
     "0.1 %": lambda value: fmt.percent(value, decimals=1),
     "×": lambda value: f"{value:.2f}×",
+    **{unit: partial(_scaled, scale) for unit, scale in SCALES.items()},
 }
 """Unit of a column → how a value is shown. Values are in SI units, shares are fractions; the unit is the shown one."""
 

@@ -18,20 +18,20 @@ from loaderbench.reporting.study_figures import study_figures
 RATE_COLUMNS = (
     Column("res"), Column("loader", left=True),
     Column("images/s", show=fmt.plus_minus_percent, definition="throughput"),
-    Column("step", "s", rank=4, definition="step"), Column("AU", "%", rank=3, definition="utilization"),
-    Column("storage", "%", definition="storage"), Column("prep", "%", definition="prep"),
-    Column("copy", "%", rank=1, definition="transfer"), Column("launch", "%", rank=2, definition="launch"),
-    Column("compute", "%", definition="compute"), Column("verdict", left=True, definition="verdict"),
+    Column("step", "s", rank=7, definition="step"), Column("AU", "%", rank=6, definition="utilization"),
+    Column("storage", "%", rank=3, definition="storage"), Column("prep", "%", rank=1, definition="prep"),
+    Column("copy", "%", rank=4, definition="transfer"), Column("launch", "%", rank=5, definition="launch"),
+    Column("compute", "%", rank=2, definition="compute"), Column("verdict", left=True, definition="verdict"),
 )  # fmt: skip
 RATE_NOTE = (
     "AU: share of the time that the device needs for its steps. Causes are shares of a step; prep includes contention."
 )
 DATA_COLUMNS = (
-    Column("res"), Column("loader", left=True), Column("time", "s", definition="total"),
+    Column("res"), Column("loader", left=True), Column("time", "s", rank=1, definition="total"),
     Column("× serial", show=fmt.speedup, definition="over-serial"),
-    Column("batch", "bytes", rank=3, definition="batch"), Column("read", "bytes/s", rank=1, definition="read"),
-    Column("ceiling", "bytes/s", rank=2, definition="ceiling"),
-    Column("gaps", "%", rank=4, definition="gaps"), Column("data stall", "%", rank=8, definition="gaps"),
+    Column("batch", "bytes", rank=4, definition="batch"), Column("read", "bytes/s", rank=2, definition="read"),
+    Column("ceiling", "bytes/s", rank=3, definition="ceiling"),
+    Column("gaps", "%", rank=5, definition="gaps"), Column("data stall", "%", rank=8, definition="gaps"),
     Column("launch gaps", "%", rank=9, definition="gaps"), Column("gaps/step", rank=10, definition="gaps"),
     Column("CPU/image", "s", rank=6, definition="cpu"), Column("memory", "bytes", rank=7, definition="memory"),
 )  # fmt: skip
@@ -47,7 +47,7 @@ def sweep_result(records: Sequence[RunRecord], study: Sweep) -> Result:
     data = [(*begin, *_data(row)) for begin, row in zip(begins, ordered, strict=True)]
     note = (
         f"time: of {study.num_steps} steps; × serial: images/s over the serial run's, 95 %; batch: encoded bytes; "
-        "read: what the storage gave; gaps: share of the step without a kernel"
+        "read: what the storage gave; gaps: share of the step without a kernel."
     )
     return Result(
         title="",

@@ -26,9 +26,12 @@ class ShownSweep(Shown[SweepFacts, Sweep]):
         return f"{facts.num_cases} cases"
 
     def with_runs(self, facts: SweepFacts, found: Sweep, runs: Sequence[RunRecord]) -> Result:
+        title = f"{facts.num_cases} cases"
+        if not runs:
+            return Result(title, [], ["Its runs are not in this store any more."])
         result = sweep_result(runs, found)
         more = [("Not measured", fmt.failure_lines(runs, fmt.RowLabels(runs))), ("Caveats", _caveats(runs))]
-        return replace(result, title=f"{facts.num_cases} cases", sections=[*result.sections, *more])
+        return replace(result, title=title, sections=[*result.sections, *more])
 
     def sentence(self, facts: SweepFacts, found: Sweep) -> str:
         return f"{len(found.rows)} settings measured"

@@ -327,7 +327,8 @@ def run_result(record: RunRecord) -> Result:
         if (share := shares.get(cause)) is not None
     ]  # fmt: skip
     figures = [*_figures(record), *_stages_and_capacities(record)]
-    advice = [] if verdict is None else [fmt.advice(one) for one in verdict.advice]
+    advice = [] if verdict is None else [f"{fmt.advice(one)}{_verified(one)}" for one in verdict.advice]
+    seen = record.watched
     return Result(
         title=record.case.title,
         settings=fmt.common_settings([record]),
@@ -336,6 +337,8 @@ def run_result(record: RunRecord) -> Result:
         sections=[
             ("Evidence", [] if verdict is None else verdict.evidence),
             ("What to try next", advice),
+            ("Where the script's time went", [] if seen is None else time_lines(seen)),
+            ("Also seen", note_lines(record)),
             ("Caveats", [caveat.sentence() for caveat in record.caveats]),
         ],
         style=STYLES.get(fmt.outcome(record), ""),

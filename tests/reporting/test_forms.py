@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import example_records as examples
+import numpy as np
 import pytest
 
 import loaderbench
@@ -16,6 +17,8 @@ from loaderbench.recording.record import Estimate
 from loaderbench.recording.store import Store
 from loaderbench.reporting import forms
 from loaderbench.reporting.result import Column, Result, Table
+from loaderbench.studies.measure import judged
+from tests.watched_facts import run_of, segment
 
 RATE = Estimate(914.25, 900.0, 930.5, "images/s", 3, "made up")
 RESULT = Result(
@@ -39,10 +42,28 @@ def test_csv_has_values_in_si_units_and_ends_of_intervals() -> None:
     ]
 
 
+def test_csv_has_values_in_the_unit_of_their_heading() -> None:
+    columns = (Column("forward ms", "ms", show=str), Column("peak", "MiB"), Column("error", "0.1 %"))
+    half = replace(RATE, value=0.5, low=0.25, high=1.0)
+    table = Table("Calls", columns, [(half, 2**21, -0.5), (None, "140*", None)])
+    text = forms.csv(replace(RESULT, tables=[table]))
+    assert text.splitlines() == [
+        "Calls",
+        'forward ms,"forward ms, low","forward ms, high","peak, MiB",error',
+        "500.0,250.0,1000.0,2.0,-0.5",
+        ",,,140*,",
+    ]
+
+
 def test_markdown_has_the_answer_tables_and_remarks() -> None:
     text = forms.markdown(RESULT)
     assert "**a is faster.**" in text and "| a &amp; b | 914 (900–930) | 70.0 ms |" in text
     assert "**Notes**" in text and "Empty" not in text and "```\nrun x\n```" in text
+
+
+def test_a_watched_run_shows_where_its_time_went() -> None:
+    result = loaderbench.show(judged(run_of(segment(np.full(60, 0.2), np.full(60, 0.1), 2), 2)))
+    assert "Where the script's time went" in dict(result.remarks)
 
 
 def test_a_notebook_shows_names_as_text() -> None:

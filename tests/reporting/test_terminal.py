@@ -18,6 +18,8 @@ from loaderbench.recording.record import GapShare, RunRecord
 from loaderbench.recording.store import StoredRun
 from loaderbench.recording.studies import SweepFacts
 from loaderbench.reporting import listing, terminal
+from loaderbench.reporting.console import print_result
+from loaderbench.reporting.result import Column, Result, Table
 from loaderbench.reporting.studies import print_findings
 
 
@@ -114,6 +116,28 @@ def test_names_print_as_text(name: str) -> None:
 
 def test_nothing_to_show_says_so() -> None:
     assert "no runs" in shown(listing.print_list, [])
+    assert "Its runs are not in this store any more." in shown(sweep, [])
+
+
+@pytest.mark.parametrize("width", [20, 40])
+def test_a_table_wider_than_the_terminal_loses_no_figure(width: int) -> None:
+    rate = "23.0 MB/s (20.0 MB/s – 26.0 MB/s)"
+    table = Table("Rates", (Column("名前", left=True), Column("a"), Column("b")), [("データ" * 5, rate, "42")])
+    text = shown(lambda it, console: print_result(it, console), Result("", [], ["x"], [table]), width=width)
+    assert sorted("".join(text.split()).replace("─", "")) == sorted(
+        "x名前ab" + "データ" * 5 + "".join(rate.split()) + "42"
+    )
+
+
+def test_a_narrow_sweep_has_its_verdicts() -> None:
+    lines = shown(sweep, examples.sweep(), width=40).splitlines()
+    assert sum(line.endswith((" prep", " compute")) for line in (line.rstrip() for line in lines)) >= 9
+
+
+def test_tables_of_the_same_columns_have_their_titles() -> None:
+    tables = [Table(title, (Column("rank"),), [(0,)]) for title in ("first case", "second case")]
+    text = shown(lambda it, console: print_result(it, console), Result("", [], ["x"], tables))
+    assert "first case" in text and "second case" in text
 
 
 PRINT = """
