@@ -72,7 +72,10 @@ def test_a_batch_that_fits_on_no_device_alone_has_no_ratio_but_a_reason() -> Non
     turns = replace(turns_of(np.full(8, 0.05), np.full(8, 0.06), np.empty(0)), alone=None)
     found = split_of(split_facts(searches=(search,), turns=turns))
     assert found.measured_s is not None and found.ratio_to_fastest_alone is None and found.fastest_alone is None
-    assert "the whole batch fits on no device alone" in found.missing["ratio_to_fastest_alone"] and "greedy_s" in found.missing
+    assert (
+        "the whole batch fits on no device alone" in found.missing["ratio_to_fastest_alone"]
+        and "greedy_s" in found.missing
+    )
 
 
 def test_a_device_whose_time_alone_may_be_as_short_as_the_fastest_ones_is_named() -> None:
