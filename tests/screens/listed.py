@@ -252,8 +252,8 @@ def _reported() -> Iterator[Kept]:
             yield Page(f"report/{name}.page", line)
     for name in ("capacity", "compare", "tune"):
         for form in ("csv", "md"):
-            yield Written(f"show/{name}.{form}", _of("kinds", "show", stored.STUDY_IDS[name], "--format", form))
-    yield Written("show/run.md", _of("runs", "show", stored.RUN_IDS["run"], "--format", "md"))
+            yield Written(f"forms/{name}.{form}", _of("kinds", "show", stored.STUDY_IDS[name], "--format", form))
+    yield Written("forms/run.md", _of("runs", "show", stored.RUN_IDS["run"], "--format", "md"))
     given_away = [stored.STUDY_IDS[name] for name in ("sweep", "compare", "split")]
     yield Page("report/anonymous.page", _of("kinds", "report", *given_away, "--anonymous", "--out", "-"))
 
