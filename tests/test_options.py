@@ -330,6 +330,12 @@ def test_plain_flags_of_another_kind_are_refused_in_one_line(flag: str, text: st
     assert (ended.code, len(ended.lines)) == (2, 1) and flag in ended.err
 
 
+@pytest.mark.parametrize("name", ["model", "batch_size", "buffer_ratio"])
+def test_an_empty_list_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{flag_of(name)} is empty"):
+        read_options({name: []})
+
+
 def test_an_unknown_option_names_those_that_there_are() -> None:
     with pytest.raises(ConfigError, match=r"^no option 'worker'; there are: res, cache, loader"):
         read_options({"worker": 2})

@@ -294,10 +294,13 @@ def read(name: str, kind: Any, given: object) -> Any:
         return None
     if wanted in PARSED:
         try:
-            return given if isinstance(given, wanted) else wanted.parse(given)
+            found = given if isinstance(given, wanted) else wanted.parse(given)
         except (ValueError, TypeError) as error:
             part = error.args[0] if isinstance(error, NoOption) else given
             raise ConfigError(f"{flag_of(name)} takes {wanted.wants}, not {_quoted(part)}") from None
+        if found == ():
+            raise ConfigError(f"{flag_of(name)} is empty: give it a value, or leave it out")
+        return found
     accepted = {float: (int, float), Path: (str, Path), str: (str, int)}.get(wanted, (wanted,))
     if not isinstance(given, accepted) or (isinstance(given, bool) and wanted is not bool):
         words = {str: "text", int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}

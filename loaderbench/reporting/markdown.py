@@ -43,7 +43,7 @@ def section(result: Result, sections: Sequence[Section], lead: Sequence[str] = (
             text = ["<details>", f"<summary>{_plain(table.title)}</summary>", "", *text, "", "</details>"]
         lines += [*text, ""]
     for heading, found in sections:
-        lines += [f"**{heading}**", "", *(f"- {_plain(line)}" for line in found), ""]
+        lines += [f"**{_plain(heading)}**", "", *(f"- {_plain(line)}" for line in found), ""]
     for heading, code in result.code:
         lines += [f"**{heading}**", "", "```", code, "```", ""]
     return lines

@@ -11,6 +11,8 @@ from loaderbench.reporting.csv import csv_rows
 from loaderbench.reporting.result import Column, Row, Table
 
 NUM_SHOWN = 10
+NUM_OTHERS = 8
+"""Columns of the calls that hold no times."""
 FUNCTIONS = {
     "Conv2d": "Convolution",
     "MaxPool2d": "MaxPooling",
@@ -62,7 +64,7 @@ def calls_of(result: LayersResult) -> list[Call]:
 
 
 def calls_table(result: LayersResult) -> Table:
-    """A row a call, in the order of the forward pass; the most expensive in brief."""
+    """The input and a row a call, in the order of the forward pass; the most expensive calls in brief."""
     calls, trains, alone = calls_of(result), result.mode == "train", result.alone_limit_s is not None
     backward = [Column("backward ms", "ms", show=milliseconds)] if trains else []
     columns = [
@@ -73,7 +75,9 @@ def calls_table(result: LayersResult) -> Table:
         Column("so far", "bytes", rank=6),
     ]  # fmt: skip
     running = result.required_bytes - sum(call.forward.required_bytes or 0 for call in calls)
-    rows = []
+    times = [""] * (len(columns) - NUM_OTHERS)
+    shape = shape_text((result.batch_size, *result.input_shape))
+    rows: list[Row] = [("Input", "", shape, *times, "", "", "", running, running)]
     for call in calls:
         running += call.forward.required_bytes or 0
         rows.append((
@@ -81,7 +85,7 @@ def calls_table(result: LayersResult) -> Table:
             *_times(call.forward, alone=alone), *(_times(call.backward, alone=alone) if trains else ()),
             call.share, call.forward.parameters or 0, call.flops or None, call.forward.required_bytes, running,
         ))  # fmt: skip
-    dearest = sorted(range(len(calls)), key=lambda number: -calls[number].share)[:NUM_SHOWN]
+    dearest = sorted(range(1, len(rows)), key=lambda number: -calls[number - 1].share)[:NUM_SHOWN]
     brief_note = f"The {len(dearest)} most expensive of {len(calls)} calls; --all shows every one."
     return Table("Calls", columns, rows, brief=dearest if len(dearest) < len(calls) else None, brief_note=brief_note)
 

@@ -27,8 +27,8 @@ RATE_NOTE = (
     "AU: share of the time that the device needs for its steps. Causes are shares of a step; prep includes contention."
 )
 DATA_COLUMNS = (
-    Column("res"), Column("loader", left=True), Column("time", "s", rank=1, definition="total"),
-    Column("× serial", show=fmt.speedup, definition="over-serial"),
+    Column("res"), Column("loader", left=True), Column("time", "s", definition="total"),
+    Column("× serial", rank=1, show=fmt.speedup, definition="over-serial"),
     Column("batch", "bytes", rank=4, definition="batch"), Column("read", "bytes/s", rank=2, definition="read"),
     Column("ceiling", "bytes/s", rank=3, definition="ceiling"),
     Column("gaps", "%", rank=5, definition="gaps"), Column("data stall", "%", rank=8, definition="gaps"),

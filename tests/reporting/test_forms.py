@@ -27,7 +27,7 @@ RESULT = Result(
     answer=["a is faster.", "By much."],
     tables=[Table("Rates", (Column("side", left=True), Column("images/s"), Column("step", "s")),
                   [("a & b", RATE, 0.07), ("c", None, None)])],
-    sections=[("Notes", ["one"]), ("Empty", [])],
+    sections=[("Notes", ["one"]), ("Of a*b", ["two"]), ("Empty", [])],
     code=[("Again", "run x")],
 )  # fmt: skip
 
@@ -58,7 +58,7 @@ def test_csv_has_values_in_the_unit_of_their_heading() -> None:
 def test_markdown_has_the_answer_tables_and_remarks() -> None:
     text = forms.markdown(RESULT)
     assert "**a is faster.**" in text and "| a &amp; b | 914 (900–930) | 70.0 ms |" in text
-    assert "**Notes**" in text and "Empty" not in text and "```\nrun x\n```" in text
+    assert "**Notes**" in text and r"**Of a\*b**" in text and "Empty" not in text and "```\nrun x\n```" in text
 
 
 def test_a_watched_run_shows_where_its_time_went() -> None:
