@@ -9,7 +9,7 @@ import io
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from loaderbench.findings.row import VERDICT
 from loaderbench.printable import clean_lines
@@ -45,7 +45,7 @@ STYLES = {
 """Styles of causes, and of how a run ended."""
 
 
-def make_console(stderr: bool = False) -> Console:
+def make_console(stderr: bool = False, *, file: TextIO | None = None, width: int | None = None) -> Console:
     """A console that never fails for a character its encoding lacks, and writes nothing that a terminal would obey but
     rich's own colours. rich obeys NO_COLOR and a missing terminal."""
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -59,10 +59,12 @@ def make_console(stderr: bool = False) -> Console:
                 text, style, control = segment
                 yield segment if control or text.isprintable() else Segment(clean_lines(text), style)
 
-    stream = sys.stderr if stderr else sys.stdout
+    stream = file or (sys.stderr if stderr else sys.stdout)
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="replace")
-    return CleanConsole(file=stream, highlight=False, force_jupyter=False)  # a notebook shows each line apart else
+    return CleanConsole(
+        file=stream, width=width, highlight=False, force_jupyter=False
+    )  # a notebook shows each line apart else
 
 
 def styled(content: str, style: str = "") -> Text:

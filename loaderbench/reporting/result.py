@@ -3,7 +3,6 @@ show any of it, and know no command."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -118,22 +117,6 @@ class Result:
     """Makes its figures, where they are shown."""
     style: str = ""
     """Colour of its answer in a terminal."""
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from loaderbench.reporting.forms import html
-
-        return html(self)
-
-    def __str__(self) -> str:
-        """What a terminal of 100 columns shows."""
-        from rich.console import Console
-
-        from loaderbench.reporting.console import print_result
-
-        with io.StringIO() as stream:
-            print_result(self, Console(file=stream, width=100, highlight=False), whole=True)
-            return stream.getvalue()
 
     @property
     def headline(self) -> str:

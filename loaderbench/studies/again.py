@@ -89,6 +89,12 @@ def show(run: RunRecord | str, results: str | os.PathLike[str] = RESULTS) -> Res
     Raises:
         ConfigError: there is none, or it has no result or one that makes no sense.
     """
+    from loaderbench.reporting.forms import Display  # late: only here is all of a report needed
+
+    return Display(**vars(_result(run, results)))
+
+
+def _result(run: RunRecord | str, results: str | os.PathLike[str]) -> Result:
     if isinstance(run, RunRecord):
         return run_result(fmt.cleaned(run))
     store = Store(results)
