@@ -9,7 +9,7 @@ import io
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from loaderbench.findings.row import VERDICT
 from loaderbench.printable import clean_lines
@@ -45,7 +45,7 @@ STYLES = {
 """Styles of causes, and of how a run ended."""
 
 
-def make_console(stderr: bool = False) -> Console:
+def make_console(stderr: bool = False, *, file: TextIO | None = None, width: int | None = None) -> Console:
     """A console that never fails for a character its encoding lacks, and writes nothing that a terminal would obey but
     rich's own colours. rich obeys NO_COLOR and a missing terminal."""
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -59,10 +59,12 @@ def make_console(stderr: bool = False) -> Console:
                 text, style, control = segment
                 yield segment if control or text.isprintable() else Segment(clean_lines(text), style)
 
-    stream = sys.stderr if stderr else sys.stdout
+    stream = file or (sys.stderr if stderr else sys.stdout)
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="replace")
-    return CleanConsole(file=stream, highlight=False, force_jupyter=False)  # a notebook shows each line apart else
+    return CleanConsole(
+        file=stream, width=width, highlight=False, force_jupyter=False
+    )  # a notebook shows each line apart else
 
 
 def styled(content: str, style: str = "") -> Text:
@@ -122,15 +124,6 @@ def print_result(result: Result, console: Console | None = None, *, whole: bool 
     for heading, text in result.code:
         console.print(styled(f"\n{heading}\n", "bold"))
         console.print(styled(text), soft_wrap=True)
-
-
-def text_of(result: Result, width: int = 100) -> str:
-    """What a terminal of that width shows, every row and without colours."""
-    from rich.console import Console
-
-    with io.StringIO() as stream:
-        print_result(result, Console(file=stream, width=width, highlight=False), whole=True)
-        return stream.getvalue()
 
 
 def print_table_of(table: Table, console: Console, *, whole: bool = True) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass
 from html import escape
 
 from loaderbench.recording.record import Estimate, Range
-from loaderbench.reporting.console import text_of
+from loaderbench.reporting.console import make_console, print_result
 from loaderbench.reporting.csv import Value, csv_rows
 from loaderbench.reporting.markdown import section
 from loaderbench.reporting.result import SCALES, Cell, Column, Result, Table
@@ -80,19 +81,18 @@ def _table(table: Table) -> str:
     return f"<table><caption>{escape(table.title)}</caption>{''.join(rows)}</table>{note}"
 
 
-class Displayed(Result):
-    """A result that shows itself: in a notebook as a page, printed as a terminal shows it."""
+@dataclass(frozen=True)
+class Display(Result):
+    """A result that a notebook shows, and that `print` writes as a terminal does."""
 
     def _repr_html_(self) -> str:
         return html(self)
 
     def __str__(self) -> str:
-        return text_of(self)
-
-
-def displayed(result: Result) -> Displayed:
-    """The same result, showing itself."""
-    return Displayed(**{one.name: getattr(result, one.name) for one in fields(result)})
+        """Return what a terminal of 100 columns shows."""
+        with io.StringIO() as stream:
+            print_result(self, make_console(file=stream, width=100), whole=True)
+            return stream.getvalue()
 
 
 FORMS: Mapping[str, Callable[[Result], str]] = {"md": markdown, "csv": csv, "html": html}

@@ -19,7 +19,6 @@ from loaderbench.recording.store import RUNS_FOLDER, RunFolder, Store, StoredRun
 from loaderbench.recording.store import load_run as read_run
 from loaderbench.recording.studies import Comparison, Findings, StudyRecord
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.forms import Displayed, displayed
 from loaderbench.reporting.result import Result
 from loaderbench.reporting.studies import result_of
 from loaderbench.reporting.terminal import run_result
@@ -82,7 +81,7 @@ def analyze(run: Run | str | os.PathLike[str], results: str | os.PathLike[str] =
     return judged(run if isinstance(run, Run) else load_run(run, results))
 
 
-def show(run: RunRecord | str, results: str | os.PathLike[str] = RESULTS) -> Displayed:
+def show(run: RunRecord | str, results: str | os.PathLike[str] = RESULTS) -> Result:
     """What a stored run or study gave, as a result: a notebook shows it, `print` writes it as a terminal does.
 
     `run`: a record, or the id of a run or study in `results`, a unique prefix or tag of it, or `latest`.
@@ -90,15 +89,21 @@ def show(run: RunRecord | str, results: str | os.PathLike[str] = RESULTS) -> Dis
     Raises:
         ConfigError: there is none, or it has no result or one that makes no sense.
     """
+    from loaderbench.reporting.forms import Display  # late: only here is all of a report needed
+
+    return Display(**vars(_result(run, results)))
+
+
+def _result(run: RunRecord | str, results: str | os.PathLike[str]) -> Result:
     if isinstance(run, RunRecord):
-        return displayed(run_result(fmt.cleaned(run)))
+        return run_result(fmt.cleaned(run))
     store = Store(results)
     stored = (store.latest() if run == LATEST else None) or store.named(run)
     if isinstance(stored, StoredStudy):
-        return displayed(_of_study(stored, store))
+        return _of_study(stored, store)
     if stored.record is None:
         raise ConfigError(f"{stored.run_id} has no result: {stored.problem}")
-    return displayed(run_result(fmt.cleaned(stored.record)))
+    return run_result(fmt.cleaned(stored.record))
 
 
 def _of_study(stored: StoredStudy, store: Store) -> Result:

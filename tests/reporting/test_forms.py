@@ -67,9 +67,10 @@ def test_a_watched_run_shows_where_its_time_went() -> None:
 
 
 def test_a_notebook_shows_names_as_text() -> None:
-    page = forms.displayed(RESULT)._repr_html_()
+    display = forms.Display(**vars(RESULT))
+    page = display._repr_html_()
     assert "&lt;two&gt; sides" in page and "a &amp; b" in page and "<pre>run x</pre>" in page
-    assert str(forms.displayed(RESULT)).splitlines()[:2] == ["a · b", "a is faster."]
+    assert str(display).splitlines()[:2] == ["a · b", "a is faster."]
 
 
 def test_show_takes_a_record_or_its_name(tmp_path: Path) -> None:

@@ -250,10 +250,10 @@ def _reported() -> Iterator[Kept]:
             line = _of(folder, "report", stored.STUDY_IDS[name], "--out", "-")
             yield Written(f"report/{name}.md", (*line, "--format", "md"))
             yield Page(f"report/{name}.page", line)
-    shown = [(name, "kinds", stored.STUDY_IDS[name]) for name in ("capacity", "compare", "tune")]
-    for name, folder, stored_as in [*shown, ("run", "runs", stored.RUN_IDS["run"])]:
+    shown = [("kinds", name, stored.STUDY_IDS[name]) for name in ("capacity", "compare", "tune")]
+    for folder, name, stored_id in (*shown, ("runs", "run", stored.RUN_IDS["run"])):
         for form in ("csv", "md"):
-            yield Written(f"form/{name}.{form}", _of(folder, "show", stored_as, "--format", form))
+            yield Written(f"forms/{name}.{form}", _of(folder, "show", stored_id, "--format", form))
     given_away = [stored.STUDY_IDS[name] for name in ("sweep", "compare", "split")]
     yield Page("report/anonymous.page", _of("kinds", "report", *given_away, "--anonymous", "--out", "-"))
 
