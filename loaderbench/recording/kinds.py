@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -112,7 +111,6 @@ KINDS: Mapping[str, Kind] = {
 }  # fmt: skip
 
 
-@cache
 def part(place: str) -> Any:
     """What a place names."""
     module, _, name = place.partition(":")
