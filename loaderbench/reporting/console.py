@@ -128,54 +128,45 @@ def print_result(result: Result, console: Console | None = None, *, whole: bool 
 
 def print_table_of(table: Table, console: Console, *, whole: bool = True) -> None:
     """Print a table; a narrow console gets the columns that matter most, and says which it lacks."""
-    brief = None if whole else table.brief
-    rows = table.texts if brief is None else [table.texts[number] for number in brief]
-    left_out: list[int] = []
-    while _width(table.columns, rows, left_out) > console.width:
-        droppable = [number for number, one in enumerate(table.columns) if one.rank and number not in left_out]
+    brief, rows = None if whole else table.brief, table.texts
+    if brief is not None:
+        rows = [rows[number] for number in brief]
+    least = [_least_width(column, [row[number] for row in rows]) for number, column in enumerate(table.columns)]
+    kept = list(range(len(table.columns)))
+    while not (fits := sum(least[number] + 1 for number in kept) - 1 <= console.width):
+        droppable = [number for number in kept if table.columns[number].rank]
         if not droppable:
             break
-        left_out.append(max(droppable, key=lambda number: table.columns[number].rank))
-    fits = _width(table.columns, rows, left_out) <= console.width
-    console.print(_drawn(table.columns, rows, left_out, fits=fits))
-    names = ", ".join(table.columns[number].name for number in sorted(left_out))
+        kept.remove(max(droppable, key=lambda number: table.columns[number].rank))
+    console.print(_drawn(table.columns, rows, kept, least if fits else None))
+    names = ", ".join(column.name for number, column in enumerate(table.columns) if number not in kept)
     notes = [table.brief_note if brief is not None else "", table.note]
     notes += [f"Not shown, for lack of width: {names}."] if names else []
     if note := " ".join(filter(None, notes)):
         console.print(styled(note, "dim"))
 
 
-def _width(columns: Sequence[Column], rows: Sequence[Sequence[str]], left_out: Sequence[int]) -> int:
-    """Characters that the table takes with its names folded as far as they may be, and a blank between columns."""
-    width = -1
-    for number, column in enumerate(columns):
-        if number not in left_out:
-            widest = _widest(columns, rows, number)
-            width += 1 + (min(widest, NAME_WIDTH) if column.left else widest)
-    return width
-
-
-def _widest(columns: Sequence[Column], rows: Sequence[Sequence[str]], number: int) -> int:
-    """Characters of a column's widest text, of which some take two places."""
+def _least_width(column: Column, texts: Sequence[str]) -> int:
+    """Characters that a column takes with its names folded as far as they may be; some letters take two places."""
     from rich.cells import cell_len
 
-    return max(cell_len(text) for text in (columns[number].name, *(row[number] for row in rows)))
+    widest = max(cell_len(text) for text in (column.name, *texts))
+    return min(widest, NAME_WIDTH) if column.left else widest
 
 
 def _drawn(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], left_out: Sequence[int], *, fits: bool
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], kept: Sequence[int], least: Sequence[int] | None
 ) -> RichTable:
-    """The table without some columns. Only names are folded where it fits, else figures too."""
-    kept = [number for number in range(len(columns)) if number not in left_out]
+    """The kept columns of the table. `least`: their widths, where they fit and only names are folded; None: figures are
+    folded too."""
     drawn = plain_table()
     drawn.show_header = any(one.name for one in columns)
     for number in kept:
         name = columns[number].name
         if columns[number].left:
-            least = min(NAME_WIDTH, _widest(columns, rows, number)) if fits else None
-            drawn.add_column(name, overflow="fold", min_width=least)
+            drawn.add_column(name, overflow="fold", min_width=None if least is None else least[number])
         else:
-            drawn.add_column(name, justify="right", overflow="fold", no_wrap=fits)
+            drawn.add_column(name, justify="right", overflow="fold", no_wrap=least is not None)
     for row in rows:
         drawn.add_row(*(styled(row[number], STYLES.get(row[number], "")) for number in kept))
     return drawn
