@@ -38,44 +38,31 @@ def show(
 
         write_out(FORMS[form](shown(run_id, output.results)).encode(), "-")
         return
-    from loaderbench.recording.checks import LATEST
-    from loaderbench.recording.store import Store, StoredStudy
+    from loaderbench.recording.selection import find
+    from loaderbench.recording.store import Store
+    from loaderbench.recording.studies import StudyRecord
     from loaderbench.reporting.terminal import print_caveats_of, print_run
 
     store = Store(output.results)
-    stored = store.latest() if run_id == LATEST else None
-    if stored is None:
-        stored = store.named(run_id)
-    if isinstance(stored, StoredStudy):
-        if stored.study is None:
-            raise ConfigError(stored.problem)
-        _show_study(stored.study, store, output.json_out, caveats=caveats, whole=whole)
-        return
-    if stored.record is None:
-        raise ConfigError(f"{stored.run_id} has no result: {stored.problem}")
-    if output.json_out is not None:
-        write_json(stored.record, output.json_out)
-        return
-    if caveats:
-        print_caveats_of([stored.record])
+    found = find(store, run_id)
+    if isinstance(found, StudyRecord):
+        _show_study(found, store, output.json_out, caveats=caveats, whole=whole)
+    elif output.json_out is not None:
+        write_json(found, output.json_out)
+    elif caveats:
+        print_caveats_of([found])
     else:
-        print_run(stored.record, whole=whole)
+        print_run(found, whole=whole)
 
 
 def _show_study(study: StudyRecord, store: Store, json_out: str | None, *, caveats: bool, whole: bool) -> None:
     """Its findings, by today's rules, from its runs' records."""
-    from loaderbench.analysis.studies import senseless
     from loaderbench.reporting.console import make_console
     from loaderbench.reporting.studies import as_json, print_findings
     from loaderbench.reporting.terminal import print_caveats_of
-    from loaderbench.studies.again import findings_of, records_of
+    from loaderbench.studies.again import judged_study
 
-    records = records_of(study, store)
-    try:
-        findings = findings_of(study, records)
-    except Exception as error:  # a record that was edited by hand
-        raise ConfigError(f"{study.study_id} cannot be shown: {senseless(error)}") from error
-    runs = list(records.values())
+    findings, runs = judged_study(study, store)
     if json_out is not None:
         write_json(as_json(study.facts, findings, study.study_id), json_out)
     elif caveats and runs:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.recording.checks import LATEST, RUN_NAME
+from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import RUNS_FOLDER, Store, StoredRun, StoredStudy
+from loaderbench.recording.studies import StudyRecord
 
 REMOVED = ".removed-"
 """Start of the name that a folder has while it is removed: no run is ever listed in part."""
@@ -26,6 +28,22 @@ class Selection:
     studies: tuple[StoredStudy, ...]
     of_studies: tuple[StoredRun, ...]
     """The other runs of these studies, in the store or in a study's own folder."""
+
+
+def find(store: Store, name: str) -> RunRecord | StudyRecord:
+    """The record or the study that `name` means, as `Store.named` finds it; `latest` may be a study too.
+
+    Raises:
+        ConfigError: none or several match, or what matches has no result.
+    """
+    stored = (store.latest() if name == LATEST else None) or store.named(name)
+    if isinstance(stored, StoredStudy):
+        if stored.study is None:
+            raise ConfigError(stored.problem)
+        return stored.study
+    if stored.record is None:
+        raise ConfigError(f"{stored.run_id} has no result: {stored.problem}")
+    return stored.record
 
 
 def select(store: Store, names: Sequence[str]) -> Selection:

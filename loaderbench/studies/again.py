@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from loaderbench.errors import ConfigError
 from loaderbench.recording.checks import LATEST
 from loaderbench.recording.facts import Run
 from loaderbench.recording.record import RunRecord
-from loaderbench.recording.store import RUNS_FOLDER, RunFolder, Store, StoredRun, StoredStudy, load_stored
+from loaderbench.recording.selection import find
+from loaderbench.recording.store import RUNS_FOLDER, RunFolder, Store, StoredRun, load_stored
 from loaderbench.recording.store import load_run as read_run
 from loaderbench.recording.studies import Comparison, Findings, StudyRecord
 from loaderbench.reporting import format as fmt
@@ -95,26 +97,33 @@ def show(run: RunRecord | str, results: str | os.PathLike[str] = RESULTS) -> Res
 
 
 def _result(run: RunRecord | str, results: str | os.PathLike[str]) -> Result:
-    if isinstance(run, RunRecord):
-        return run_result(fmt.cleaned(run))
     store = Store(results)
-    stored = (store.latest() if run == LATEST else None) or store.named(run)
-    if isinstance(stored, StoredStudy):
-        return _of_study(stored, store)
-    if stored.record is None:
-        raise ConfigError(f"{stored.run_id} has no result: {stored.problem}")
-    return run_result(fmt.cleaned(stored.record))
+    found = run if isinstance(run, RunRecord) else find(store, run)
+    if isinstance(found, RunRecord):
+        return run_result(fmt.cleaned(found))
+    findings, runs = judged_study(found, store)
+    with _sensible(found):
+        return result_of(found.facts, findings, runs)
 
 
-def _of_study(stored: StoredStudy, store: Store) -> Result:
-    if stored.study is None:
-        raise ConfigError(stored.problem)
-    records = records_of(stored.study, store)
+def judged_study(study: StudyRecord, store: Store) -> tuple[Findings, list[RunRecord]]:
+    """(the study's findings by today's rules, the stored records of its runs that still exist)
+
+    Raises:
+        ConfigError: its facts and records make no sense together.
+    """
+    records = records_of(study, store)
+    with _sensible(study):
+        return findings_of(study, records), list(records.values())
+
+
+@contextmanager
+def _sensible(study: StudyRecord) -> Iterator[None]:
+    """Raises ConfigError for what a record that was edited by hand can raise."""
     try:
-        findings = findings_of(stored.study, records)
-        return result_of(stored.study.facts, findings, list(records.values()))
-    except Exception as error:  # a record that was edited by hand
-        raise ConfigError(f"{stored.study_id} cannot be shown: {senseless(error)}") from error
+        yield
+    except Exception as error:
+        raise ConfigError(f"{study.study_id} cannot be shown: {senseless(error)}") from error
 
 
 def records_of(study: StudyRecord, store: Store) -> dict[str, RunRecord]:
