@@ -176,8 +176,10 @@ class Seen:
     """Of its iterators' transforms."""
     marks: list[tuple[int, ...]] = field(default_factory=list)
     """What the thread had spent on it, and its batches, when each iterator was made."""
+    began_to_work: bool = False
+    """The script worked on batches in a window, and did not only take them."""
     works: bool = False
-    """The script has worked on batches in at least one window, and not only taken them."""
+    """It surely does: windows before are left out."""
     surroundings: Surroundings = field(default_factory=Surroundings)
     recent: tuple[int, ...] = ()
     """Batches of its last iterators, without the one that is under way."""

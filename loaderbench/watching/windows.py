@@ -38,6 +38,17 @@ class Unsettled:
     def is_done(self) -> bool:
         return not self.on_device or self.rows[-1][4] != -1
 
+    @property
+    def _is_sure_of_work(self) -> bool:
+        """Whether the script is now seen to work on its batches: in its first window, or in a second one. One alone
+        behind others does not tell: a step that only takes a batch is long, too, where the machine stands still in it.
+        """
+        seen = self.seen
+        if seen.works or not self.works:
+            return False
+        begun, seen.began_to_work = seen.began_to_work, True
+        return begun or not seen.segments
+
     def become_segment(self) -> None:
         if self.on_device and min(row[4] for row in self.rows) < 0:
             return
@@ -47,11 +58,9 @@ class Unsettled:
             if segment.delay is None:
                 return
         kept = self.seen.segments
-        if self.works and not self.seen.works:
+        if self._is_sure_of_work:
             self.seen.works = True
-            if kept:  # this one may have begun before the work did
-                kept.clear()
-                return
+            kept.clear()  # the one before this may have begun before the work did
         kept.append(segment)
         while sum(len(one.steps) for one in kept) > MOST_ROWS and len(kept) > 2:
             kept.pop(0)
