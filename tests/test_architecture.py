@@ -23,8 +23,10 @@ MODULES = {
     ".".join(("loaderbench", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-ONE_WAY = ("errors", "plain", "printable", "cases", "findings", "recording", "analysis")
-"""Each may use those before it, stdlib and numpy, and nothing else."""
+ONE_WAY = ("errors", "plain", "printable", "cases", "findings", "recording", "pipeline", "analysis")
+"""Each may use those before it, stdlib and numpy, and nothing else; the pipeline what READINGS say, too."""
+READINGS = {f"loaderbench.analysis.{name}" for name in ("latency", "processors", "statistics", "storage")}
+"""What single facts say, before anything is made of them."""
 LIGHT = (*ONE_WAY, "reporting", "studies", "commands", "plugins", "interrupts", "__main__")
 """Rooms that never name torch."""
 DEVICE_KINDS = {"cpu", "cpu:", "cuda", "cuda:", "xpu", "xpu:", "emulated", "emulated:"}
@@ -102,7 +104,13 @@ def modules_of(*rooms: str) -> list[str]:
 def test_facts_and_conclusions_know_only_what_comes_before_them(module: str) -> None:
     allowed = {*ONE_WAY[: ONE_WAY.index(room(module)) + 1], "numpy", *sys.stdlib_module_names}
     for name in imports(MODULES[module], late=True):
-        assert room(name) in allowed, f"{module} imports {name}"
+        is_reading = room(module) == "pipeline" and name in READINGS
+        assert is_reading or room(name) in allowed, f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("module", sorted(READINGS))
+def test_what_single_facts_say_knows_no_pipeline(module: str) -> None:
+    assert "pipeline" not in {room(name) for name in imports(MODULES[module], late=True)}
 
 
 @pytest.mark.parametrize("module", modules_of("running"))
@@ -314,7 +322,7 @@ LEVELS = (
     {"cases"},
     {"findings"},
     {"recording"},
-    {"analysis"},
+    {"analysis", "pipeline"},
     {"images", "native", "prefixes", "plugins", "decoders", "samplers", "machine", "offloading", "splitting"},
     {"devices", "workloads", "loaders"},
     {"running", "watching"},

@@ -17,17 +17,17 @@ from typing import Any
 from loaderbench.errors import LoaderbenchError
 from tests.corpus.adding import TRUTH_FILE, add, of_run, of_self_test, of_store
 from tests.corpus.packed import HALVES, Packed, names_of_sets, read_set
-from tests.corpus.score import Case, all_judged, scores
+from tests.corpus.score import JUDGES, Case, Judge, all_judged, scores
 
 ROOT = Path(__file__).parents[2]
 Json = dict[str, Any]
 
 
-def judge(sets: Sequence[str], half: str, processes: int) -> Json:
+def judge(sets: Sequence[str], half: str, processes: int, by: Judge = "rules") -> Json:
     """Scores of each set, its cases, and the seconds that all took."""
     begun, found = time.perf_counter(), dict[str, list[Case]]()
     for name in sets:
-        found[name] = list(all_judged(read_set(name, half), processes))
+        found[name] = list(all_judged(read_set(name, half), processes, by))
     told = {
         "sets": {name: asdict(scores(cases)) for name, cases in found.items()},
         "seconds": time.perf_counter() - begun,
@@ -76,14 +76,15 @@ AT_LEAST, AT_MOST = ("num_right", "num_kind_right", "num_culprit_right"), ("num_
 """Scores that the suite holds to those in FLOOR."""
 
 
-def keep_floor(sets: Mapping[str, Json], half: str) -> None:
+def keep_floor(sets: Mapping[str, Json], half: str, by: Judge) -> None:
     """Write the scores of `tune` that the suite asks for."""
     if half != "tune":
         raise SystemExit("--floor: the suite scores `tune` alone; leave --half out")
-    there = json.loads(FLOOR.read_text()) if FLOOR.exists() else {}
+    whole = json.loads(FLOOR.read_text()) if FLOOR.exists() else {}
+    there = whole.get(by, {})
     there |= {name: {field: one[field] for field in ("num_cases", *AT_LEAST, *AT_MOST)} for name, one in sets.items()}
     kept = {name: there[name] for name in sorted(there) if name in names_of_sets()}
-    FLOOR.write_text(json.dumps(kept, indent=1) + "\n")
+    FLOOR.write_text(json.dumps({**whole, by: kept}, indent=1) + "\n")
 
 
 def not_right(cases: Sequence[Json]) -> list[str]:
@@ -92,13 +93,36 @@ def not_right(cases: Sequence[Json]) -> list[str]:
     return [f"{one['name']}: truth {one['truth']} {one['gain'][0]:.2f}x, said {one['verdict']}" for one in off]
 
 
+LARGELY = 0.10
+"""Two gains of one cause that differ by more are told."""
+
+
+def disagreements(rules: Json, replay: Json) -> list[str]:
+    """Where the two say another cause, kind or gain, a line each."""
+    lines = []
+    for name, cases in rules["cases"].items():
+        for one, other in zip(cases, replay["cases"][name], strict=True):
+            apart = [f"{field} {_text(one[field])} / {_text(other[field])}" for field in ("verdict", "kind", "culprit")
+                     if one[field] != other[field]]  # fmt: skip
+            gains = [None if case["predicted"] is None else case["predicted"][0] for case in (one, other)]
+            if None not in gains and abs(gains[1] / gains[0] - 1.0) > LARGELY:
+                apart.append(f"gain {gains[0]:.2f} / {gains[1]:.2f}")
+            if apart:
+                truth = f"truth {one['truth']} {one['gain'][0]:.2f}x"
+                lines.append(f"{name}/{one['name']} ({truth}): rules / replay: {', '.join(apart)}")
+    return lines or ["rules and replay say the same"]
+
+
 def _text(value: Any) -> str:
     return str(value[1]) if isinstance(value, list | tuple) else str(value)
 
 
 def table(sets: Mapping[str, Json]) -> list[str]:
     """The scores as lines of text."""
-    heads = ("cases", "clear", "right", "wrong", "undet.", "kind", "culprit", "gain error", "95 %", "coverage")
+    heads = (
+        "cases", "clear", "right", "wrong", "undet.", "kind", "culprit", "gain error", "95 %", "coverage", "residual",
+        "90 %",
+    )  # fmt: skip
     lines = [f"{'set':<28}" + "".join(f"{head:>11}" for head in heads)]
     for name, one in sets.items():
         counts = [one[f"num_{field}"] for field in (
@@ -107,6 +131,7 @@ def table(sets: Mapping[str, Json]) -> list[str]:
         parts = [_percent(one["gain_error_median"]), _percent(one["gain_error_p95"])]
         parts.append("-" if one["interval_coverage"] is None else
                      f"{round(one['interval_coverage'] * one['coverage_num'])}/{one['coverage_num']}")  # fmt: skip
+        parts += [_percent(one["residual_median"]), _percent(one["residual_p90"])]
         lines.append(f"{name:<28}" + "".join(f"{value!s:>11}" for value in (*counts, *parts)))
     return lines
 
@@ -129,6 +154,7 @@ def main() -> int:
     parser.add_argument("--half", choices=[*HALVES], default="tune")
     parser.add_argument("--json", metavar="FILE", help="scores and cases; -: to standard output, and nothing else")
     parser.add_argument("--against", metavar="REV|FILE", help="what changed since a revision, or a --json FILE")
+    parser.add_argument("--judge", choices=[*JUDGES, "both"], default="rules", help="both: where they disagree, too")
     parser.add_argument("--cases", action="store_true", help="print each case that is clear and not right")
     parser.add_argument("--floor", action="store_true", help="let the suite ask for these scores from now on")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
@@ -147,15 +173,19 @@ def main() -> int:
     sets = given.sets or names_of_sets()
     if unknown := set(sets) - set(names_of_sets()):
         parser.error(f"no set {', '.join(sorted(unknown))}; there are {', '.join(names_of_sets())}")
-    found = judge(sets, given.half, given.processes)
+    first: Judge = "rules" if given.judge == "both" else given.judge
+    found = judge(sets, given.half, given.processes, first)
     if given.json == "-":
         print(json.dumps(found, indent=1))
         return 0
     if given.json is not None:
         Path(given.json).write_text(json.dumps(found, indent=1) + "\n")
     print("\n".join(table(found["sets"])))
+    if given.judge == "both":
+        other = judge(sets, given.half, given.processes, "replay")
+        print("\n".join(["", *table(other["sets"]), "", *disagreements(found, other)]))
     if given.floor:
-        keep_floor(found["sets"], given.half)
+        keep_floor(found["sets"], given.half, first)
     if given.cases:
         print("\n".join(f"{name}/{line}" for name, cases in found["cases"].items() for line in not_right(cases)))
     if given.against is not None:

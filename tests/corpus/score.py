@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from math import log
+from typing import Literal, get_args
 
 import numpy as np
 
 from loaderbench.analysis.model import WORTH
 from loaderbench.analysis.record import analyze
 from loaderbench.analysis.selftest import is_clear, is_confidently_wrong, is_right
-from loaderbench.recording.record import Estimate, RunRecord
+from loaderbench.pipeline.verdict import judged as replayed
+from loaderbench.recording.facts import Run
+from loaderbench.recording.record import Estimate, Verdict
 from loaderbench.recording.studies import ScenarioOutcome
 from tests.corpus.packed import Packed, Truth, half_of
 
@@ -44,7 +48,7 @@ class Case:
     culprit: tuple[str | None, str | None] = (None, None)
     """(who truly holds up the run, as said)"""
     residual: float | None = None
-    """Step replayed ÷ measured − 1; None: nothing replays yet."""
+    """Step replayed ÷ measured − 1; None: the rules replay nothing."""
 
 
 @dataclass(frozen=True)
@@ -71,30 +75,61 @@ class Scores:
     residual_p90: float | None
 
 
-def judged(case: Packed) -> Case:
+Judge = Literal["rules", "replay"]
+JUDGES: tuple[Judge, ...] = get_args(Judge)
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a judge says of a run."""
+
+    verdict: Verdict
+    kind: str | None
+    """Of slow storage."""
+    by: str | None
+    """Who holds up the run."""
+    residual: float | None = None
+
+
+def by_rules(run: Run) -> Said | None:
+    record = analyze(run)
+    kind, by = getattr(record.storage, "kind", None), None if record.contention is None else record.contention.by
+    return None if record.verdict is None else Said(record.verdict, kind, by)
+
+
+def by_replay(run: Run) -> Said | None:
+    found = replayed(run)
+    if found is None:
+        return None
+    verdict = Verdict(
+        found.bottleneck, speedup_if_removed=found.gains, joint=found.joint, joint_speedup=found.joint_gain
+    )  # fmt: skip
+    return Said(verdict, found.kind, found.by, found.residual)
+
+
+def judged(case: Packed, judge: Judge = "rules") -> Case:
     """Judge a case by today's code."""
     truth, run = case.opened()
     try:
-        record = analyze(run)
+        said = by_rules(run) if judge == "rules" else by_replay(run)
     except Exception as error:  # of the code that is tried out
         return _failed(case.name, truth, f"failed: {type(error).__name__}: {error}")
-    return _failed(case.name, truth, "no verdict") if record.verdict is None else compare(case.name, truth, record)
+    return _failed(case.name, truth, "no verdict") if said is None else compare(case.name, truth, said, run)
 
 
 def _failed(name: str, truth: Truth, why: str) -> Case:
     return Case(name, half_of(name), truth.cause, truth.gain, why, None, False, False, False, False)
 
 
-def compare(name: str, truth: Truth, record: RunRecord) -> Case:
-    """A record, which has a verdict, beside the truth."""
-    verdict, gain = record.verdict, truth.gain
-    assert verdict is not None
+def compare(name: str, truth: Truth, said: Said, run: Run) -> Case:
+    """What is said of a run beside the truth."""
+    verdict, gain = said.verdict, truth.gain
     worth = truth.cause != "none" and gain[0] >= WORTH and gain[1] > 1
     cause = truth.cause if worth else "compute"
-    predicted = verdict.joint_speedup if cause == "mixed" else _gain_of(record, "prep" if cause == "either" else cause)
+    predicted = verdict.joint_speedup if cause == "mixed" else _gain_of(verdict, "prep" if cause == "either" else cause)
     outcome = ScenarioOutcome(
         name=name,
-        loader=record.case.feed.loader,
+        loader=run.case.feed.loader,
         truth=cause,
         verdict=verdict.bottleneck,
         true_speedup=gain[0],
@@ -106,8 +141,6 @@ def compare(name: str, truth: Truth, record: RunRecord) -> Case:
         best_alone=truth.best_alone,
         also=truth.also,
     )
-    kind = (truth.kind, getattr(record.storage, "kind", None)) if cause == "storage" else (None, None)
-    by = None if record.contention is None else record.contention.by
     return Case(
         name=name,
         half=half_of(name),
@@ -119,23 +152,24 @@ def compare(name: str, truth: Truth, record: RunRecord) -> Case:
         null=outcome.is_null,
         right=is_right(outcome),
         confidently_wrong=is_confidently_wrong(outcome),
-        kind=kind,
-        culprit=(truth.culprit, by) if cause == "contention" else (None, None),
+        kind=(truth.kind, said.kind) if cause == "storage" else (None, None),
+        culprit=(truth.culprit, said.by) if cause == "contention" else (None, None),
+        residual=said.residual,
     )
 
 
-def _gain_of(record: RunRecord, cause: str) -> Estimate | None:
-    assert record.verdict is not None
-    return next((gain for name, gain in record.verdict.speedup_if_removed.items() if name == cause), None)
+def _gain_of(verdict: Verdict, cause: str) -> Estimate | None:
+    return next((gain for name, gain in verdict.speedup_if_removed.items() if name == cause), None)
 
 
-def all_judged(cases: Iterable[Packed], processes: int) -> Iterator[Case]:
+def all_judged(cases: Iterable[Packed], processes: int, judge: Judge = "rules") -> Iterator[Case]:
     """Judge cases in so many processes; yields them in order."""
+    by = partial(judged, judge=judge)
     if processes < 2:
-        yield from map(judged, cases)
+        yield from map(by, cases)
         return
     with ProcessPoolExecutor(processes) as pool:
-        yield from pool.map(judged, cases, chunksize=4)
+        yield from pool.map(by, cases, chunksize=4)
 
 
 def scores(cases: Sequence[Case]) -> Scores:

@@ -17,7 +17,7 @@ from loaderbench import plain
 from loaderbench.analysis.record import analyze
 from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import Run
-from loaderbench.recording.record import Estimate, RunRecord, StorageFigures, Verdict
+from loaderbench.recording.record import Estimate, Verdict
 from loaderbench.recording.store import load_run
 from tests.corpus import adding, packed, score
 from tests.corpus.__main__ import AT_LEAST, AT_MOST, FLOOR, changes, judge, not_right
@@ -132,30 +132,28 @@ def test_a_run_that_is_judged_in_another_way_once_it_is_packed_is_refused(
 # -- scores ----------------------------------------------------------------------------------------------
 
 
-def said(
-    record: RunRecord, cause: str, gains: Mapping[str, tuple[float, float, float]], kind: str | None = None
-) -> RunRecord:
-    """The record with this verdict."""
+def case_of(
+    told: Truth, run: Run, cause: str, gains: Mapping[str, tuple[float, float, float]], kind: str | None = None
+) -> score.Case:
+    """The run with this verdict, beside the truth."""
     estimates = {name: Estimate(*gain, "ratio", 9, "made up") for name, gain in gains.items()}
     verdict = Verdict(cause, speedup_if_removed=estimates)  # type: ignore[arg-type]
-    storage = None if record.storage is None else replace(record.storage, kind=kind)
-    assert kind is None or isinstance(storage, StorageFigures)
-    return replace(record, verdict=verdict, storage=storage)
+    return score.compare("a", told, score.Said(verdict, kind, None), run)
 
 
 @pytest.fixture(scope="session")
-def record(runs: list[Run]) -> RunRecord:
-    return next(found for found in map(analyze, runs) if found.verdict is not None and found.storage is not None)
+def run(runs: list[Run]) -> Run:
+    return next(one for one in runs if (found := analyze(one)).verdict is not None and found.storage is not None)
 
 
-def test_a_clear_cause_is_right_wrong_or_undetermined(record: RunRecord) -> None:
+def test_a_clear_cause_is_right_wrong_or_undetermined(run: Run) -> None:
     gains = {"storage": (1.9, 1.7, 2.1)}
-    right = score.compare("a", CLEAR, said(record, "storage", gains, "latency"))
+    right = case_of(CLEAR, run, "storage", gains, "latency")
     assert right.clear and right.right and not right.confidently_wrong
     assert right.kind == ("latency", "latency")
-    wrong = score.compare("a", CLEAR, said(record, "prep", gains))
+    wrong = case_of(CLEAR, run, "prep", gains)
     assert wrong.clear and not wrong.right and wrong.confidently_wrong
-    silent = score.compare("a", CLEAR, said(record, "undetermined", gains))
+    silent = case_of(CLEAR, run, "undetermined", gains)
     assert silent.clear and not silent.right and not silent.confidently_wrong
 
     found = score.scores([right, wrong, silent])
@@ -165,17 +163,17 @@ def test_a_clear_cause_is_right_wrong_or_undetermined(record: RunRecord) -> None
     assert found.residual_median is None
 
 
-def test_an_interval_that_holds_no_gain_is_no_clear_cause(record: RunRecord) -> None:
+def test_an_interval_that_holds_no_gain_is_no_clear_cause(run: Run) -> None:
     told = truth("storage", (1.2, 1.0, 1.6), (1.0, 1.1, 1.0))
     assert told.gain[0] > 1.15 and told.gain[1] < 1
-    case = score.compare("a", told, said(record, "compute", {}))
+    case = case_of(told, run, "compute", {})
     assert (case.truth, case.clear, case.confidently_wrong) == ("compute", False, False)
 
 
-def test_a_cause_named_where_nothing_was_built_in_is_confidently_wrong(record: RunRecord) -> None:
+def test_a_cause_named_where_nothing_was_built_in_is_confidently_wrong(run: Run) -> None:
     nothing = truth("none", (1.0, 1.01, 0.99), (1.0, 1.0, 1.0))
-    assert score.compare("a", nothing, said(record, "storage", {})).confidently_wrong
-    right = score.compare("a", nothing, said(record, "compute", {}))
+    assert case_of(nothing, run, "storage", {}).confidently_wrong
+    right = case_of(nothing, run, "compute", {})
     assert right.null and not right.clear and not right.confidently_wrong
 
 
@@ -184,20 +182,20 @@ def test_a_cause_named_where_nothing_was_built_in_is_confidently_wrong(record: R
     [((2.0, 1.9, 2.1), True), ((1.9, 1.8, 1.97), True), ((1.8, 1.75, 1.85), False), ((2.3, 2.05, 2.6), False)],
 )
 def test_a_predicted_gain_holds_where_both_intervals_allow_it(
-    predicted: tuple[float, float, float], held: bool, record: RunRecord
+    predicted: tuple[float, float, float], held: bool, run: Run
 ) -> None:
     told = truth("storage", (2.0, 2.04, 1.96), (1.0, 1.0, 1.0))
     assert told.gain == pytest.approx((2.0, 1.90, 2.10), abs=0.01)
-    case = score.compare("a", told, said(record, "storage", {"storage": predicted}))
+    case = case_of(told, run, "storage", {"storage": predicted})
     found = score.scores([case])
     assert (found.interval_coverage, found.coverage_num) == (float(held), 1)
 
 
-def test_what_changed_is_told_case_by_case(record: RunRecord) -> None:
+def test_what_changed_is_told_case_by_case(run: Run) -> None:
     def told(*cases: score.Case) -> dict[str, Any]:
         return {"cases": {"some": [plain.to_json(case) for case in cases]}}
 
-    first = score.compare("a", CLEAR, said(record, "storage", {}, "latency"))
+    first = case_of(CLEAR, run, "storage", {}, "latency")
     second = replace(first, verdict="prep", kind=("latency", "bandwidth"))
     assert changes(told(first), told(first)) == []
     assert changes(told(first), told(second, replace(first, name="b"))) == [
@@ -210,10 +208,11 @@ def test_what_changed_is_told_case_by_case(record: RunRecord) -> None:
 # -- today's code ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("by", score.JUDGES)
 @pytest.mark.parametrize("name", names_of_sets())
-def test_todays_scores_are_not_below_the_floor(name: str) -> None:
-    floor = json.loads(FLOOR.read_text())[name]
-    found = judge([name], "tune", 1)
+def test_todays_scores_are_not_below_the_floor(name: str, by: score.Judge) -> None:
+    floor = json.loads(FLOOR.read_text())[by][name]
+    found = judge([name], "tune", 1, by)
     now = found["sets"][name]
     assert now["num_cases"] == floor["num_cases"], "cases were added: `python -m tests.corpus --floor`"
     lost = [field for field in AT_LEAST if now[field] < floor[field]]

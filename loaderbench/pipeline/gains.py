@@ -1,0 +1,99 @@
+"""What a run would gain without a cause, by replay, with an interval.
+
+The run's batches are drawn anew in blocks of whole rounds of its workers, and its windows, too; the wider of both
+intervals counts, by Student's t. What comes from another arm is drawn beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from loaderbench.analysis.statistics import t_quantile
+from loaderbench.cases.arms import Arm
+from loaderbench.pipeline.edits import Edited, Removed, without
+from loaderbench.pipeline.fit import Fitted
+from loaderbench.pipeline.replay import Order, orders, step_s
+from loaderbench.pipeline.stages import Stages, Times
+from loaderbench.recording.record import Estimate
+
+DRAWS = 60
+METHOD = "replay of the run's batches; blocks and windows drawn anew, Student's t, 95 %"
+NORMAL = 1.96
+
+
+@dataclass(frozen=True)
+class Replays:
+    """A fitted run, and its replays in the same draws."""
+
+    fitted: Fitted
+    draws: int = DRAWS
+
+    @cached_property
+    def order(self) -> Order:
+        return orders(self.fitted.real, self.draws)
+
+    @cached_property
+    def now_s(self) -> Times:
+        """[1 + 2 draws] seconds a step as it is."""
+        return step_s(self.fitted.real, self.order)
+
+    def step_s(self, edited: Edited) -> Times:
+        """[1 + 2 draws] seconds a step of an edit. Its arms' means are known no better than by their own windows."""
+        factors = {name: self._factors[arm] for name, arm in edited.of_arms.items()}
+        for name, most in edited.guessed.items():
+            factors[name] = factors.get(name, 1.0) * most**self._guesses
+        found = step_s(edited.stages, self.order, factors)
+        return found if edited.against is None else self.now_s * found / step_s(edited.against, self.order)
+
+    @cached_property
+    def _guesses(self) -> Times:
+        """Of what is not known, how much of the worst; nothing of it in the value itself."""
+        drawn = np.random.default_rng(41).uniform(0.0, 1.0, len(self.order.rows))
+        drawn[0] = 0.0
+        return drawn
+
+    def gain(self, causes: Collection[Removed]) -> Times:
+        """[1 + 2 draws] step as it is ÷ without these causes; no cause makes a run faster."""
+        return np.maximum(1.0, self.now_s / np.maximum(self.step_s(without(self.fitted, causes)), 1e-12))
+
+    @cached_property
+    def _factors(self) -> dict[Arm, Times]:
+        found = {}
+        for number, (arm, stages) in enumerate(self.fitted.arms.items()):
+            deviates = np.random.default_rng(number).standard_normal(len(self.order.rows))
+            deviates[0] = 0.0
+            found[arm] = np.exp(np.clip(deviates * _spread(stages), -1, 1))
+        return found
+
+    def estimate(self, values: Times, unit: str = "ratio") -> Estimate:
+        """A value with its interval, in logarithms. Of one window of one block nothing tells how far it may be off."""
+        logs, draws, order = np.log(np.maximum(values, 1e-12)), self.draws, self.order
+        half = np.inf
+        if order.num_blocks > 1:
+            half = _half(logs[1 : 1 + draws], order.num_blocks, order.num_blocks - 1)
+        if order.num_windows > 1:
+            half = max(half, _half(logs[1 + draws :], order.num_windows, max(2, 3 * (order.num_windows - 1) // 2)))
+        if not np.isfinite(half):
+            return Estimate(float(values[0]), None, None, unit, order.num_blocks, METHOD)
+        low, high = (float(np.exp(logs[0] + side * half)) for side in (-1, 1))
+        return Estimate(float(values[0]), low, high, unit, order.num_blocks, METHOD)
+
+
+def _half(logs: Times, num: int, degrees: int) -> float:
+    return float(t_quantile(degrees) * logs.std() * (num / (num - 1)) ** 0.5)
+
+
+def _spread(stages: Stages) -> float:
+    """Standard error of an arm's mean batch, as a part of it: by its windows, or its batches where it has one."""
+    one = stages.batches
+    value = one.read + one.prep + one.issue + one.device
+    means = np.array([value[stages.window == number].mean() for number in np.unique(stages.window)])
+    num = len(means)
+    if num == 1:
+        return float(value.std() / len(value) ** 0.5 / max(float(value.mean()), 1e-12))
+    error = means.std(ddof=1) / num**0.5 * t_quantile(max(2, 3 * (num - 1) // 2)) / NORMAL
+    return float(error / max(float(value.mean()), 1e-12))
