@@ -19,6 +19,7 @@ from loaderbench.analysis.comparison import rate_of_runs, ratio_of
 from loaderbench.analysis.doses import Place, Response, doses, responses
 from loaderbench.analysis.latency import Slowness, slowness
 from loaderbench.analysis.model import Model, Watched
+from loaderbench.analysis.predictions import Predictions
 from loaderbench.analysis.processors import (
     Crowd,
     Processors,
@@ -44,6 +45,8 @@ from loaderbench.analysis.watched_advice import advise_watched
 from loaderbench.analysis.watched_notes import notes_of
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import CacheState, Case
+from loaderbench.pipeline.fit import fit
+from loaderbench.pipeline.gains import Replays
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.facts import (
@@ -417,18 +420,28 @@ class Judged:
         if self.facts.watched is not None:
             verdict = next_run.of_a_script(verdict)
             return replace(verdict, advice=self._watched_advice(verdict, self.facts.watched, self.usable_cpus))
-        measured = Measured(
-            case=self.case,
-            facts=self.facts,
-            spans=self.spans,
-            consumer_cpu_s=self._consumer_cpu_s(),
-            usable_cpus=self.usable_cpus,
-            contention=starved or (contention is not None and contention.value > 0.05),
-            held_up_by=None if seen is None else seen.by,
-            storage=self.storage,
-            queue=self._queue(self._prep_s() or 0.0) if self.case.feed.workers and self.slowness.real else None,
-        )
-        return replace(verdict, advice=verified(self.run, advise(verdict, self.model, measured)))
+        predictions = self._predictions(self.usable_cpus)
+        if predictions is None:
+            return verdict
+        starving = starved or (contention is not None and contention.value > 0.05)
+        held_up_by = None if seen is None else seen.by
+        measured = Measured(predictions, self.model, starving, held_up_by, self.storage)
+        return replace(verdict, advice=verified(self.run, advise(verdict, measured)))
+
+    def _predictions(self, cpus: int) -> Predictions | None:
+        if self.replays is None:
+            return None
+        in_memory = self.case.subject.cache == "warm" and not self.model.storage_costs
+        told = self.model.fetch_usable or self.replays.fitted.real.standstill is not None
+        return Predictions(
+            self.replays, cpus, storage_costs=self.model.has_storage and not in_memory,
+            storage_known=told and Arm.FETCH in self.arms,
+        )  # fmt: skip
+
+    @cached_property
+    def replays(self) -> Replays | None:
+        fitted = fit(self.run)
+        return None if fitted is None else Replays(fitted)
 
     def _watched_advice(self, verdict: Verdict, seen: WatchedFacts, cpus: int) -> tuple[Advice, ...]:
         held_up_by = None if self.contention is None else self.contention.by

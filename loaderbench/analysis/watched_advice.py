@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from loaderbench.analysis.advice import (
     AS_FAST,
-    KNEE,
-    MODEL_ERROR,
     MOST_ACTIONS,
     MOST_READERS,
     WORTH_TRYING,
@@ -32,6 +30,7 @@ from loaderbench.analysis.advice import (
 )
 from loaderbench.analysis.batch_queue import step_seconds
 from loaderbench.analysis.model import Model
+from loaderbench.analysis.predictions import KNEE, MODEL_ERROR
 from loaderbench.analysis.processors import left_for
 from loaderbench.analysis.statistics import interval
 from loaderbench.analysis.verification import rate_ratio, segments_of, trials_of

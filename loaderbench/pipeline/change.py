@@ -14,7 +14,7 @@ import numpy as np
 from loaderbench.analysis import storage
 from loaderbench.pipeline.edits import Edited, Removed, without
 from loaderbench.pipeline.fit import Fitted, met, usual_s
-from loaderbench.pipeline.stages import Stages
+from loaderbench.pipeline.stages import Stages, Times
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,10 @@ class Change:
     device_s: float | None = None
     """Seconds of computing a step."""
     without: frozenset[Removed] = frozenset()
-    guessed: Mapping[str, float] = field(default_factory=dict)
-    """Column → by how much it may also be longer."""
+    least_s: float = 0.0
+    """A batch takes all workers together this long at least."""
+    factors: Mapping[str, Times] = field(default_factory=dict)
+    """Column → [1 + 2 draws] how much of its value it may be; 1 for the value itself."""
 
 
 def changed(fitted: Fitted, change: Change) -> Edited:
@@ -58,8 +60,10 @@ def changed(fitted: Fitted, change: Change) -> Edited:
         found = _in_line(fitted, found)
     if change.rate is not None:
         found = found.with_(shared_s=1.0 / change.rate)
+    if change.least_s:
+        found = replace(found, stages=_at_least(found.stages, change.least_s))
     found = replace(found, stages=_crew(found.stages, change))
-    return replace(found, guessed=change.guessed)
+    return replace(found, factors=change.factors)
 
 
 def _crew(stages: Stages, change: Change) -> Stages:
@@ -69,6 +73,12 @@ def _crew(stages: Stages, change: Change) -> Stages:
         ahead = workers * (change.prefetch or max(1, stages.depth // max(1, stages.workers)))
     in_turn = stages.in_turn if change.in_turn is None else change.in_turn
     return replace(stages, workers=workers, depth=max(1, ahead), in_turn=in_turn)
+
+
+def _at_least(stages: Stages, least_s: float) -> Stages:
+    """A batch takes the processors so long."""
+    cpu_s = np.maximum(stages.batches.cpu / stages.processors, least_s)
+    return replace(stages.with_(cpu=cpu_s), processors=1.0)
 
 
 def _in_line(fitted: Fitted, found: Edited) -> Edited:

@@ -33,8 +33,8 @@ class Edited:
     stages: Stages
     of_arms: Mapping[str, Arm] = field(default_factory=dict)
     """Column → the arm that it is of."""
-    guessed: Mapping[str, float] = field(default_factory=dict)
-    """Column → by how much it may also be longer."""
+    factors: Mapping[str, Times] = field(default_factory=dict)
+    """Column → [1 + 2 draws] how much of its value it may be."""
     against: Stages | None = None
     """What the run as it is looks like by the same means, where these are not those of `real`: the edit then takes as
     many times the measured step as it takes times this one's."""
@@ -43,7 +43,7 @@ class Edited:
         """With other columns or fields; `arm`: these are of that arm."""
         told = {name: one for name, one in self.of_arms.items() if name not in changed}
         of_arm = {} if arm is None else dict.fromkeys(changed, arm)
-        return Edited(self.stages.with_(**changed), told | of_arm, self.guessed, self.against)
+        return Edited(self.stages.with_(**changed), told | of_arm, self.factors, self.against)
 
 
 def without(fitted: Fitted, causes: Collection[Removed], stages: Stages | None = None) -> Edited:

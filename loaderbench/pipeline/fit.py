@@ -78,7 +78,7 @@ class Waits:
     """Who waited for processors in `real`, one value a window; all are parts of the time."""
 
     behind_others: Times
-    """Of a wait for a processor, what is behind other processes, guests and a quota."""
+    """Of a wait for a processor, what is behind other processes and guests. A quota leaves fewer processors."""
     host: Times
     """The host's thread waited for one."""
     loader: Times
@@ -195,7 +195,10 @@ class _Fit:
         self.take_s = self._take_s()
         self.seen_by_arm = processors_of(recording)
         seen = self.seen_by_arm.get(Arm.REAL)
-        self.processors = float("inf") if seen is None else max(available(seen), seen.own)  # a quota lets bursts by
+        if seen is not None:
+            self.processors = max(available(seen), seen.own)  # a quota lets bursts by
+        else:
+            self.processors = float("inf") if run.environment is None else float(run.environment.cpus_usable)
 
     def fitted(self) -> Fitted | None:
         real, recorded = self.stages(Arm.REAL), self.stages(Arm.REAL, whole=True)
@@ -205,7 +208,7 @@ class _Fit:
         seen, waits, fetch = self.seen_by_arm.get(Arm.REAL), self._waits(), arms.get(Arm.FETCH)
         real, recorded = (self._calibrated(one, arms, waits) for one in (real, recorded))
         if fetch is not None and real.workers and not real.opaque:
-            served_s = _served_s(self.recording, fetch, real)
+            served_s = _served_s(self.recording, fetch, self.recording.facts.loader.num_readers or real.workers)
             shared_s = _shared_s(real, fetch) if served_s is None else served_s
             real, recorded = replace(real, shared_s=shared_s), replace(recorded, shared_s=shared_s)
         fetch_s = 0.0 if fetch is None else fetch.measured_s
@@ -245,7 +248,7 @@ class _Fit:
             queued, busiest = seen.queued_fraction, seen.busiest_queued_fraction
             steps = max(1, len(windows[number].steps) - max(1, windows[number].num_warmup))
             rows.append((
-                seen.for_others, min(1.0, (seen.consumer_queued or 0.0) + seen.suspended),
+                seen.for_others * seen.held / max(seen.taken, 1e-12), min(1.0, (seen.consumer_queued or 0.0) + seen.suspended),
                 queued if busiest is None else min(queued, busiest), (windows[number].consumer_cpu_s or 0.0) / steps,
             ))  # fmt: skip
         return Waits(*np.array(rows).T)
@@ -305,16 +308,10 @@ class _Fit:
         if opaque and one.arm not in FED:
             before = called if self.script else np.concatenate([called[:1], returned[:-1]])
             prep = _s(returned - before)
-        cpu_s = 0.0
-        if one.cpu is not None and not opaque:
-            cpu_s = (
-                one.cpu.own_s
-                * max(float(np.diff(done if done[-1] >= 0 else returned).mean()) * NS, 0.0)
-                / one.cpu.wall_s
-            )
-        made = Batches(
-            nothing, prep, nothing, nothing, nothing, nothing, nothing, issue, copy, device, np.full(len(rows), cpu_s)
-        )
+        cpu_s, ends = 0.0, (done if done[-1] >= 0 else returned)[max(1, one.num_warmup) - 1 :]
+        if one.cpu is not None and not opaque and len(ends) > 1:
+            cpu_s = one.cpu.own_s / one.cpu.wall_s * float(ends[-1] - ends[0]) * NS / (len(ends) - 1)
+        made = Batches.of(len(rows), prep=prep, issue=issue, copy=copy, device=device, cpu=np.full(len(rows), cpu_s))
         if one.spans is None or len(one.spans) < len(rows):
             late = _s(returned - called) if one.arm in FED else nothing
             return made.changed(take=late)
@@ -330,9 +327,16 @@ class _Fit:
         prep = wall - np.minimum(spans[:, SPAN["read_ns"]] * NS, wall)
         send, take, hand = self._handing(one, start, ready)
         return made.changed(
-            read=read, prep=prep, queue=spans[:, SPAN["runqueue_ns"]].clip(0) * NS, tail=_tail_s(one, uneven, read),
-            hand=hand, send=send, take=take,
+            read=read, prep=prep, queue=spans[:, SPAN["runqueue_ns"]].clip(0) * NS, cpu=self._cpu_s(one, made),
+            read_queue=_read_queue_s(spans), tail=_tail_s(one, uneven, read), hand=hand, send=send, take=take,
         )  # fmt: skip
+
+    def _cpu_s(self, one: Segment, made: Batches) -> Times:
+        """Of all threads; where the run's own were not told, of the worker and of issuing."""
+        assert one.spans is not None
+        if one.cpu is not None:
+            return made.cpu
+        return one.spans[: len(made), SPAN["cpu_ns"]].clip(0) * NS + made.issue
 
     def _handing(self, one: Segment, start: Table, ready: Table) -> tuple[Times, Times, Times]:
         """(send, take, hand) of each batch."""
@@ -361,6 +365,8 @@ class _Fit:
             if lane in free and k >= self.depth:
                 hand[k] = max(0, int(start[k]) - max(free[lane], int(taken[k - self.depth]))) * NS
             free[lane] = int(ready[k])
+        if self.script and len(hand) > self.depth:  # a window of a stream that went on before it
+            hand[: self.depth] = hand[self.depth :].mean()
         return hand
 
 
@@ -370,6 +376,13 @@ def _seconds(one: Segment, begin: str, end: str) -> Times:
 
 def _s(ns: Table) -> Times:
     return np.asarray(ns * NS)
+
+
+def _read_queue_s(spans: Table) -> Times:
+    """The waits for a processor while reading; 0 where they were not told apart."""
+    if spans.shape[1] <= SPAN["read_queue_ns"]:
+        return np.zeros(len(spans))
+    return _s(spans[:, SPAN["read_queue_ns"]].clip(0))
 
 
 def _tail_s(one: Segment, uneven: Uneven, read: Times) -> Times:
@@ -389,8 +402,11 @@ def _tail_s(one: Segment, uneven: Uneven, read: Times) -> Times:
 def _without_own_waits(real: Stages, waits: Waits) -> Stages:
     """A worker that waits for the run's own threads waits for what the replay has a clock for: the processors."""
     one = real.batches
-    own = np.minimum(one.queue * (1 - waits.behind_others[real.window]), one.prep)
-    return real.with_(prep=one.prep - own, queue=one.queue - own)
+    own = one.queue * (1 - waits.behind_others[real.window])
+    reading = np.minimum(one.read_queue * (1 - waits.behind_others[real.window]), one.read)
+    prep = np.minimum(own - reading, one.prep)
+    reading = np.minimum(own - prep, one.read)
+    return real.with_(prep=one.prep - prep, read=one.read - reading, queue=one.queue - prep - reading)
 
 
 def met(stages: Stages, step_s: float, workers: int | None = None) -> float:
@@ -413,14 +429,18 @@ def _shared_s(real: Stages, fetch: Stages) -> float:
     return float(np.clip(longer / more, 0.0, min(fetch.measured_s, real.measured_s)))
 
 
-def _served_s(recording: Recording, fetch: Stages | None, real: Stages) -> float | None:
-    """Seconds that the storage works for a batch when all its readers want something, by the probe; no more than `real`
-    and `fetch` took for one. None where it was not probed."""
-    found, rows = storage.ceiling(recording.facts.storage.ceiling), [one.window for one in recording.of(Arm.REAL)]
-    if found is None or fetch is None:
+def _served_s(recording: Recording, fetch: Stages, readers: int) -> float | None:
+    """Seconds that the storage works for a batch when more readers get no more from it: its bytes ÷ the rate that the
+    probe found, and no more than `fetch` took, by as much less as more readers got there. None where it was not probed.
+    """
+    probe, rows = recording.facts.storage.ceiling, [one.window for one in recording.of(Arm.REAL)]
+    rates = sorted((one.readers, storage.rate(one)) for one in storage.stages(probe))
+    if len(rates) < 2:
         return None
     batch_bytes = float(np.concatenate(rows)[:, STEP["encoded_bytes"]].mean())
-    return min(batch_bytes / found.value, fetch.measured_s, real.measured_s)
+    num, rate = np.log(np.array(rates)).T
+    part = float(np.exp(np.interp(np.log(readers), num, rate) - rate.max()))
+    return min(batch_bytes / max(one for _, one in rates), fetch.measured_s * part)
 
 
 def usual_s(stages: Stages) -> float:

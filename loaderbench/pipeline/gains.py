@@ -44,17 +44,10 @@ class Replays:
     def step_s(self, edited: Edited) -> Times:
         """[1 + 2 draws] seconds a step of an edit. Its arms' means are known no better than by their own windows."""
         factors = {name: self._factors[arm] for name, arm in edited.of_arms.items()}
-        for name, most in edited.guessed.items():
-            factors[name] = factors.get(name, 1.0) * most**self._guesses
+        for name, drawn in edited.factors.items():
+            factors[name] = factors.get(name, 1.0) * drawn[: len(self.order.rows)]
         found = step_s(edited.stages, self.order, factors)
         return found if edited.against is None else self.now_s * found / step_s(edited.against, self.order)
-
-    @cached_property
-    def _guesses(self) -> Times:
-        """Of what is not known, how much of the worst; nothing of it in the value itself."""
-        drawn = np.random.default_rng(41).uniform(0.0, 1.0, len(self.order.rows))
-        drawn[0] = 0.0
-        return drawn
 
     def gain(self, causes: Collection[Removed]) -> Times:
         """[1 + 2 draws] step as it is ÷ without these causes; no cause makes a run faster."""

@@ -31,7 +31,9 @@ class Batches:
     prep: Times
     """It does all else, without waiting for the run's own threads."""
     queue: Times
-    """The part of both in which it waits for a processor that other processes hold."""
+    """The part of both in which it waits for a processor that others hold."""
+    read_queue: Times
+    """The part of that within `read`."""
     tail: Times
     """The part of `read` that slow files take beyond typical ones."""
     hand: Times
@@ -51,6 +53,11 @@ class Batches:
 
     def __len__(self) -> int:
         return len(self.read)
+
+    @classmethod
+    def of(cls, num: int, **columns: Times) -> Batches:
+        """`num` batches; what is not given costs nothing."""
+        return cls(**{one.name: columns.get(one.name, np.zeros(num)) for one in fields(cls)})
 
     @classmethod
     def joined(cls, parts: list[Batches]) -> Batches:

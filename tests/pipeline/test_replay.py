@@ -14,8 +14,7 @@ def stages(workers: int = 2, *, prefetch: int = 2, in_flight: int = 2, **given: 
     """Equal batches; columns in ms, other fields as they are."""
     columns = {name: value * MS for name, value in given.items() if name in Batches.__dataclass_fields__}  # type: ignore[operator]
     rest = {name: value for name, value in given.items() if name not in columns}
-    nothing = np.zeros(NUM)
-    made = Batches(*([nothing] * len(Batches.__dataclass_fields__))).changed(**columns)
+    made = Batches.of(NUM).changed(**columns)
     begun = Stages(
         workers, max(1, workers) * prefetch, True, in_flight, False, made, np.arange(NUM) // 16,
         np.ones(NUM, dtype=np.bool_), np.full(3, 1.0), 1.0, np.inf,
