@@ -16,6 +16,7 @@ from loaderbench.cases.options import (
     Memory,
     Numbers,
     Pairs,
+    Price,
     Rate,
     Ratios,
     Side,
@@ -279,6 +280,23 @@ def test_a_time_is_read_with_its_unit(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "price"),
+    [
+        ("2.50/h", Price(2.5)), ("2.50", Price(2.5)), ("2.50/hour", Price(2.5)), (" 2.50 / h ", Price(2.5)),
+        (2.5, Price(2.5)), (3, Price(3.0)),
+        ("$2.50/h", Price(2.5, "$", True)), ("€0.31", Price(0.31, "€", True)), ("£ 2/h", Price(2.0, "£", True)),
+        ("2.50€/h", Price(2.5, "€", False)), ("2.50 EUR/h", Price(2.5, "EUR", False)),
+        ("EUR 2.50", Price(2.5, "EUR", True)),
+        ("12usd", Price(12.0, "USD", False)), ("0.001 CHF/hour", Price(0.001, "CHF", False)),
+    ],
+)  # fmt: skip
+def test_a_price_is_read_with_its_currency(given: object, price: Price) -> None:
+    assert Price.parse(given) == price
+    assert read("price", Price | None, given) == price
+    assert read("price", Price | None, price) is price
+
+
+@pytest.mark.parametrize(
     ("kind", "text", "size"),
     [
         (Size, "500M", 500 * 10**6), (Size, "1.5k", 1500), (Size, "20GiB", 20 * 2**30), (Size, "7", 7), (Size, 7, 7),
@@ -297,6 +315,38 @@ def test_files_are_decimal_and_memory_is_binary(kind: type[Size] | type[Memory],
         for kind, texts in (
             (Rate, ("5000", "5000/d", "/s", "-5/s", "0/s", "0.0k/h", "5e3/s", "nan/s", "5/s/s", 5000, f"{10**400}/s")),
             (Time, ("50", "ms", "-1ms", "0ms", "1h", "50 m s s", "inf s", 0.05, f"{10**400}ms")),
+            (
+                Price,
+                (
+                    "",
+                    "abc",
+                    "0",
+                    "0.00/h",
+                    "-3/h",
+                    "+3",
+                    "nan",
+                    "inf",
+                    "1e9",
+                    "2,50",
+                    ".50/h",
+                    "2.",
+                    "2.50/d",
+                    "2.50/min",
+                    "/h",
+                    "$",
+                    "$2 EUR",
+                    "#2",
+                    "2 EURO",
+                    "EU 2",
+                    "٣",
+                    "2h",
+                    "9" * 5000,
+                    f"{10**400}",
+                    True,
+                    None,
+                    -1.0,
+                ),
+            ),
             (Memory, ("16Q", "0", "0G", "-1G", "G", "1e9", "16 GiBs", f"{10**400}")),
             (Size, ("16Q", "-1G", "G", "1e9", f"{10**18}", "9" * 5000)),
             (Numbers, ("1,", "1_0", "٣", "²", f"1,{10**18}", f"-{'9' * 5000}", [10**18], [1.0])),

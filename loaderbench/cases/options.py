@@ -10,10 +10,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_origin
+from typing import Any, ClassVar, Literal, TypeVar, get_origin
 
 from loaderbench.errors import ConfigError
 from loaderbench.plain import type_hints
@@ -175,6 +176,36 @@ class Time(float):
         return cls(_above_zero(number * 60 if match[2] == "min" else number / {"s": 1, "ms": 1e3}.get(match[2], 1e6)))
 
 
+@dataclass(frozen=True)
+class Price:
+    """What one machine costs an hour: `2.50/h`, `2.50`, `$2.50/h`, `2.50 EUR/h`."""
+
+    wants: ClassVar[str] = "what the machine costs an hour, above 0: 2.50/h, '$2.50/h' (quoted) or 2.50 EUR/h"
+
+    per_hour: float
+    currency: str = ""
+    """As it was given: a sign or a code of three letters; empty where none was."""
+    currency_first: bool = False
+    """Whether it stands before the number."""
+
+    @classmethod
+    def parse(cls, given: object) -> Price:
+        """Raises ValueError for what is none, and for 0. A number that begins with its point is none either: a shell
+        makes `.50/h` of an unquoted `$2.50/h`."""
+        match = re.fullmatch(
+            r"(?P<before>[^\W\d_]{3}|[^\w\s.,+-])?\s*(?P<number>\d{1,18}(?:\.\d{1,18})?)\s*"
+            r"(?P<after>[^\W\d_]{3}|[^\w\s.,+/-])?\s*(?:/\s*(?:h|hour))?",
+            str(given).strip(),
+            re.ASCII,
+        )
+        if match is None or (match["before"] and match["after"]):
+            raise ValueError
+        currency = match["before"] or match["after"] or ""
+        if len(currency) == 1 and unicodedata.category(currency) != "Sc":
+            raise ValueError
+        return cls(_above_zero(float(match["number"])), currency.upper(), bool(match["before"]))
+
+
 def _above_zero(value: float) -> float:
     if not 0 < value < math.inf:
         raise ValueError
@@ -206,7 +237,7 @@ def _items(given: object) -> Iterable[Any]:
     return [given]
 
 
-PARSED: tuple[Any, ...] = (Words, Numbers, Ratios, Side, Size, Memory, Rate, Time, Pairs)
+PARSED: tuple[Any, ...] = (Words, Numbers, Ratios, Side, Size, Memory, Rate, Time, Price, Pairs)
 """Types that read texts themselves."""
 
 
@@ -397,6 +428,15 @@ class ForecastOptions:
     check: bool = option("Then run the epochs of the run's data set, and compare", False, flag="--check")
     on_this_machine: bool = option(
         "Use another machine's run as if it were from this one", False, flag="--on-this-machine"
+    )
+
+
+@dataclass(frozen=True)
+class PriceOptions:
+    """At what price the waiting of a run is told."""
+
+    price: Price | None = option(
+        "What the machine costs an hour, to say what waiting costs: 2.50/h, '$2.50/h', 2.50 EUR/h", metavar="PRICE"
     )
 
 

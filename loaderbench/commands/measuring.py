@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from loaderbench.cases.options import Price
 from loaderbench.cases.study import StudyOptions
 from loaderbench.commands.options import OutputOptions
 from loaderbench.commands.ranked import Asked, measure_on_ranks
@@ -35,6 +36,7 @@ def measure(
     resume: bool = False,
     tag: str | None = None,
     save_profile: Path | None = None,
+    price: Price | None = None,
 ) -> None:
     """Measure the cases that the options ask for, show and store them: several as a study; under a launcher with the
     other ranks.
@@ -45,7 +47,7 @@ def measure(
 
     rank = rank_of(os.environ)
     if rank is not None and rank.world_size > 1:
-        given = {"--verify": verify, "--save-profile": save_profile is not None}
+        given = {"--verify": verify, "--save-profile": save_profile is not None, "--price": price is not None}
         alone = [name for name, is_given in given.items() if is_given]
         measure_on_ranks(rank, Asked(options, dataset, generated, output, dry_run, resume, tag, alone))
         return
@@ -70,7 +72,7 @@ def measure(
             say(f"{output.results} already has {study.num_taken} of {len(cases)} cases; they are not measured again")
         ended = _run(study, output, verify=verify, ahead=ahead)
     go_on = "repeat the command with --resume to measure the rest" if len(cases) > 1 else ""
-    records = study.records
+    records = study.at_price(price)
     unstored = _show(study, records, output, single=len(cases) == 1)
     if unstored is not None and not isinstance(ended, LoaderbenchError):
         raise unstored
@@ -171,7 +173,7 @@ def _show(
         _print(study, records, output, single=single)
     if output.json_out is not None:
         try:
-            write_json(records[0] if single else _as_json(study, stored), output.json_out)
+            write_json(records[0] if single else _as_json(study, stored, records), output.json_out)
         except ConfigError as error:
             runs = ", ".join(record.run_id for record in records)
             raise ConfigError(f"{error}; the result is kept in {output.results}: {runs}") from error
@@ -190,8 +192,8 @@ def _print(study: SweepStudy, records: list[RunRecord], output: OutputOptions, *
         print_findings(study.facts, study.findings(), console, records)
 
 
-def _as_json(study: SweepStudy, stored: StudyRecord | None) -> dict[str, object]:
+def _as_json(study: SweepStudy, stored: StudyRecord | None, records: list[RunRecord]) -> dict[str, object]:
     from loaderbench.reporting.studies import as_json
 
     study_id = None if stored is None else stored.study_id
-    return {"runs": study.records, "study": as_json(study.facts, study.findings(), study_id)}
+    return {"runs": records, "study": as_json(study.facts, study.findings(), study_id)}

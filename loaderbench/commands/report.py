@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from loaderbench.cases.options import PriceOptions
 from loaderbench.commands.options import OutputOptions, with_options
 from loaderbench.commands.terminal import check_json_target, echo, progress, say, write_out
 from loaderbench.errors import ConfigError
@@ -34,6 +35,7 @@ def report(
     anonymous: Annotated[
         bool, typer.Option("--anonymous", help="Replace your names and texts; stderr lists the replacements")
     ] = False,
+    cost: PriceOptions,
     output: OutputOptions,
 ) -> None:
     """Write a report of all stored runs and studies, or of those named: a page, Markdown, CSV or figures."""
@@ -49,11 +51,11 @@ def report(
     store = Store(output.results)
     hidden = Anonymous() if anonymous else None
     if kind == "csv":  # a row a run: no study needs to be judged
-        records = Content(store, names or (), hidden).records
+        records = Content(store, names or (), hidden, cost.price).records
         _write(csv_text(records), f"{len(records)} runs", out, output.results / "report.csv")
     else:
         with progress("studies") as on_progress:
-            content = read_report(store, on_progress, names or (), hidden)
+            content = read_report(store, on_progress, names or (), hidden, cost.price)
         if kind in ("png", "svg"):
             _write_figures(content, out or output.results / "figures", kind)
         else:

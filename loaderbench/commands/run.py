@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from loaderbench.cases.options import PriceOptions
 from loaderbench.cases.study import LEFT_OUT, StudyOptions
 from loaderbench.commands.measuring import measure
 from loaderbench.commands.options import Dataset, OutputOptions, with_options
@@ -28,6 +29,7 @@ def run(
         Path | None,
         typer.Option(metavar="FILE.toml", help="Save this GPU's step times to use with --device emulated:FILE.toml"),
     ] = None,
+    cost: PriceOptions,
     output: OutputOptions,
 ) -> None:
     """Measure one case and say what limits it."""
@@ -36,5 +38,5 @@ def run(
     options.require_single("run", *ONE_OF_EACH)
     measure(
         options, dataset, output, dry_run=dry_run, verify=verify,
-        tag=tag, save_profile=save_profile,
+        tag=tag, save_profile=save_profile, price=cost.price,
     )  # fmt: skip

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from loaderbench.cases.options import Price, PriceOptions
 from loaderbench.commands.options import OutputOptions, with_options
 from loaderbench.commands.terminal import write_json, write_out
 from loaderbench.errors import ConfigError
@@ -25,6 +26,7 @@ def show(
     caveats: Annotated[bool, typer.Option("--caveats", help="Print only the caveats, as full sentences")] = False,
     whole: Annotated[bool, typer.Option("--all", help="Print all figures, evidence, advice and caveats")] = False,
     form: Annotated[str, typer.Option("--format", help="text, md, csv or html (a piece of a page)")] = "text",
+    cost: PriceOptions,
     output: OutputOptions,
 ) -> None:
     """Print one stored run or study."""
@@ -36,17 +38,17 @@ def show(
         from loaderbench.reporting.forms import FORMS
         from loaderbench.studies.again import show as shown
 
-        write_out(FORMS[form](shown(run_id, output.results)).encode(), "-")
+        write_out(FORMS[form](shown(run_id, output.results, price=cost.price)).encode(), "-")
         return
-    from loaderbench.recording.selection import find
     from loaderbench.recording.store import Store
     from loaderbench.recording.studies import StudyRecord
     from loaderbench.reporting.terminal import print_caveats_of, print_run
+    from loaderbench.studies.again import found_at_price
 
     store = Store(output.results)
-    found = find(store, run_id)
+    found = found_at_price(store, run_id, cost.price)
     if isinstance(found, StudyRecord):
-        _show_study(found, store, output.json_out, caveats=caveats, whole=whole)
+        _show_study(found, store, output.json_out, cost.price, caveats=caveats, whole=whole)
     elif output.json_out is not None:
         write_json(found, output.json_out)
     elif caveats:
@@ -55,14 +57,18 @@ def show(
         print_run(found, whole=whole)
 
 
-def _show_study(study: StudyRecord, store: Store, json_out: str | None, *, caveats: bool, whole: bool) -> None:
+def _show_study(
+    study: StudyRecord, store: Store, json_out: str | None, price: Price | None, *, caveats: bool, whole: bool
+) -> None:
     """Its findings, by today's rules, from its runs' records."""
     from loaderbench.reporting.console import make_console
     from loaderbench.reporting.studies import as_json, print_findings
     from loaderbench.reporting.terminal import print_caveats_of
     from loaderbench.studies.again import judged_study
 
-    findings, runs = judged_study(study, store)
+    if json_out is not None and price is not None:
+        raise ConfigError("--json of a study has no price: name one of its runs, or leave one of both out")
+    findings, runs = judged_study(study, store, price)
     if json_out is not None:
         write_json(as_json(study.facts, findings, study.study_id), json_out)
     elif caveats and runs:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loaderbench.cases.options import EVERY_S, RESULTS
+from loaderbench.cases.options import EVERY_S, RESULTS, Price, PriceOptions, options_of, read
 from loaderbench.commands.command import Command
 from loaderbench.commands.terminal import check_json_target, write_json
 from loaderbench.errors import ConfigError, LoaderbenchError
 
 if TYPE_CHECKING:
+    from loaderbench.recording.record import RunRecord
     from loaderbench.reporting.live import WatchLine
     from loaderbench.studies.watch import ScriptWatch
     from loaderbench.studies.watch_ranks import WatchedRank
 
+PRICE_HELP = options_of(PriceOptions)[0].help
 PROBES = ("none", "burst", "delay", "shadow")
 
 
@@ -82,6 +84,7 @@ def watch(
         bool,
         typer.Option("--apply", help="Apply the advised loader arguments from the next epoch on, and measure the gain"),
     ] = False,
+    price: Annotated[str | None, typer.Option(metavar="PRICE", help=PRICE_HELP)] = None,
     results: Annotated[str, typer.Option(help="Folder of stored runs")] = RESULTS,
     json_out: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the record to FILE")] = None,
 ) -> Script:
@@ -93,7 +96,7 @@ def watch(
     script, *arguments = command or [""]
     if not script:
         raise ConfigError("`loaderbench watch` needs a script: SCRIPT [ARGS]…, or -m MODULE")
-    probes = _parsed(probes)
+    probes, at_price = _parsed(probes), read("price", Price | None, price)
     if not as_module and not Path(script).is_file():
         raise ConfigError(f"there is no script {script}: give a Python file, or -m MODULE")
     from loaderbench.recording.store import Store  # late: refusals come without it
@@ -102,7 +105,8 @@ def watch(
     from loaderbench.studies.watch_writing import Judging, check_every
 
     check_every(every)
-    rank = _rank(json_out, apply=apply, delays="delay" in probes)
+    alone = {"--apply": apply, "--probes delay": "delay" in probes, "--price": at_price is not None}
+    rank = _rank(json_out, [name for name, is_given in alone.items() if is_given])
     target = json_out and str(Path(json_out).absolute())  # the script may go to another folder
     store = Store(results)
     store.check_writable()
@@ -110,7 +114,7 @@ def watch(
     script_watch = ScriptWatch(
         script, arguments, store, as_module=as_module, probes=probes,
         tell=line.show if sys.stderr.isatty() and (rank is None or rank.speaks) else None, every_s=every or None,
-        apply=apply, rank=rank, ended=lambda: _print(script_watch, line, target),
+        apply=apply, rank=rank, ended=lambda: _print(script_watch, line, target, at_price),
     )  # fmt: skip
     return Script(script_watch)
 
@@ -126,18 +130,17 @@ class Script:
         return self._watch.run(), self._watch.interrupted
 
 
-def _rank(json_out: str | None, *, apply: bool, delays: bool) -> WatchedRank | None:
-    """Which of several ranks this is. Raises ConfigError where it cannot have what is asked for."""
+def _rank(json_out: str | None, alone: Sequence[str]) -> WatchedRank | None:
+    """Which of several ranks this is. `alone`: options that were given, and are for one process. Raises ConfigError
+    where it cannot have what is asked for."""
     from loaderbench.recording.output import is_standard_output
     from loaderbench.studies.watch_ranks import WatchedRank
 
     if is_standard_output(json_out):
         raise ConfigError("the script uses standard output: give --json a file")
     rank = WatchedRank.of_launch(os.environ)
-    if rank is not None and (apply or delays):
-        raise ConfigError(
-            f"{'--apply' if apply else '--probes delay'} works in one process only: leave it out under a launcher"
-        )
+    if rank is not None and alone:
+        raise ConfigError(f"{alone[0]} works in one process only: leave it out under a launcher")
     if rank is None or rank.speaks:
         check_json_target(json_out)
     return rank
@@ -154,31 +157,33 @@ def _parsed(probes: str) -> str:
     return ",".join(name for name in PROBES if name in wanted)
 
 
-def _print(watch: ScriptWatch, line: WatchLine, json_out: str | None) -> None:
+def _print(watch: ScriptWatch, line: WatchLine, json_out: str | None, price: Price | None) -> None:
     """Say what was seen, and write it. Where that cannot be done a line says so: the script ends as it would."""
+    from loaderbench.reporting.price import with_price
     from loaderbench.studies.watch import say_problem, say_watched
 
     if watch.problem is not None and watch.record is None:
         return
+    record = None if watch.record is None else with_price(watch.record, price, None)
     try:
-        _write(watch, json_out)
+        _write(watch, record, json_out)
     except LoaderbenchError as error:
         say_problem(str(error))
     try:
         line.clear()
-        say_watched(watch.record, watch.nothing, watch.rank)
+        say_watched(record, watch.nothing, watch.rank)
     except (Exception, SystemExit) as error:  # rich exits where nobody reads stderr any more
         say_problem(f"the result is stored but cannot be shown: {error!r}")
 
 
-def _write(watch: ScriptWatch, json_out: str | None) -> None:
+def _write(watch: ScriptWatch, record: RunRecord | None, json_out: str | None) -> None:
     from loaderbench.reporting.studies import as_json
 
     rank = watch.rank
-    if json_out is None or watch.record is None or (rank is not None and not rank.speaks):
+    if json_out is None or record is None or (rank is not None and not rank.speaks):
         return
     study = None if rank is None else rank.study
     if study is None or study.findings is None:
-        write_json(watch.record, json_out)
+        write_json(record, json_out)
     else:
         write_json(as_json(study.facts, study.findings, study.study_id), json_out)

@@ -527,6 +527,60 @@ class DoseFigures:
     """Whether both can be true; null where nothing was expected."""
 
 
+NoWaiting = Literal["compute", "undetermined", "gain_not_measured", "no_verdict"]
+"""Why no money goes to waiting, or it is not known how much: nothing that feeds the device limits the run; the verdict
+names no cause; the gain without the cause that it names was not measured; there is no verdict."""
+NoEpoch = Literal["rate_not_measured", "no_facts", "no_files", "no_length"]
+"""Why it is not known how long an epoch takes: there is no rate; the facts of the run, which hold the number of images,
+are not stored; it read no files; the watched loader does not tell its length."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Money, in the currency of the price."""
+
+    hour: Range
+    """An hour of running."""
+    epoch: Range | None
+    month: Range
+    """month_hours of running without pause."""
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What a piece of advice would save, for the same work."""
+
+    number: int
+    """Of the advice, from 1."""
+    speedup: Estimate
+    measured: bool
+    """Whether the speed-up was measured by `--verify`; else it is the predicted one."""
+    saves: Cost
+
+
+@dataclass(frozen=True)
+class PriceFigures:
+    """What running and waiting cost at the price that was asked for (docs/method.md, `What waiting costs`)."""
+
+    per_hour: float
+    """Of the machine that ran it."""
+    currency: str
+    """As it was given; empty where none was."""
+    currency_first: bool
+    """Whether it stands before the number."""
+    month_hours: float
+    running: Cost
+    waiting: Cost | None
+    """The part of it in which the run waited for what its verdict names; null with `no_waiting`."""
+    no_waiting: NoWaiting | None
+    epoch_samples: int | None
+    epoch_s: Range | None
+    """Seconds of an epoch at the measured rate; null with `no_epoch`."""
+    no_epoch: NoEpoch | None
+    savings: tuple[Saving, ...]
+    """Of the advice whose speed-up is known."""
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """One measured run: results/<run_id>/run.json and `loaderbench run --json`."""
@@ -604,6 +658,8 @@ class RunRecord:
     """What else a watched script showed, where it matters."""
     tag: str | None = None
     """A name that the user gave it."""
+    price: PriceFigures | None = None
+    """Of the view that was asked for: null without `--price`, and in every stored record."""
     caveats: tuple[Caveat, ...] = ()
 
     @property

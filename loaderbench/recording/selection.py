@@ -36,14 +36,20 @@ def find(store: Store, name: str) -> RunRecord | StudyRecord:
     Raises:
         ConfigError: none or several match, or what matches has no result.
     """
+    record, _ = find_with_folder(store, name)
+    return record
+
+
+def find_with_folder(store: Store, name: str) -> tuple[RunRecord | StudyRecord, Path]:
+    """What `find` gives, and its folder. Raises as `find`."""
     stored = (store.latest() if name == LATEST else None) or store.named(name)
     if isinstance(stored, StoredStudy):
         if stored.study is None:
             raise ConfigError(stored.problem)
-        return stored.study
+        return stored.study, stored.path
     if stored.record is None:
         raise ConfigError(f"{stored.run_id} has no result: {stored.problem}")
-    return stored.record
+    return stored.record, stored.path
 
 
 def select(store: Store, names: Sequence[str]) -> Selection:

@@ -53,13 +53,39 @@ COLUMNS: Mapping[str, Callable[[RunRecord], Value]] = {
 """Heading, with its unit → the value."""
 
 
+def _cost(name: str, kind: str, end: str) -> Callable[[RunRecord], Value]:
+    """An end of what running, or waiting, costs."""
+
+    def value(record: RunRecord) -> Value:
+        cost = None if record.price is None else getattr(record.price, name)
+        amount = None if cost is None else getattr(cost, kind)
+        return None if amount is None else getattr(amount, end)
+
+    return value
+
+
+PRICE_COLUMNS: Mapping[str, Callable[[RunRecord], Value]] = {
+    "price_per_hour": lambda record: record.price.per_hour if record.price else None,
+    "currency": lambda record: record.price.currency or None if record.price else None,
+    **{
+        f"{name}_cost_{'' if end == 'value' else f'{end}_'}per_{kind}": _cost(name, kind, end)
+        for name in ("running", "waiting")
+        for kind in ("hour", "epoch", "month")
+        for end in ("value", "low", "high")
+        if (name, kind) != ("running", "hour")
+    },
+}
+"""The same of what a run costs, where a price was given."""
+
+
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 """How a text begins that a spreadsheet takes for a formula, which may start programs and fetch addresses."""
 
 
 def csv_text(records: Sequence[RunRecord]) -> str:
     """One row per record, units in the column names."""
-    return csv_rows(COLUMNS, ([value(record) for value in COLUMNS.values()] for record in records))
+    columns = {**COLUMNS, **(PRICE_COLUMNS if any(record.price for record in records) else {})}
+    return csv_rows(columns, ([value(record) for value in columns.values()] for record in records))
 
 
 def csv_rows(columns: Iterable[str], rows: Iterable[Iterable[Value]]) -> str:

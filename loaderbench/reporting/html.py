@@ -10,6 +10,7 @@ from loaderbench import __version__
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.csv import csv_rows
 from loaderbench.reporting.figures import COLOURS, Figure, svg
+from loaderbench.reporting.price import TITLE, price_lines
 from loaderbench.reporting.report import Report
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def render_html(report: Report) -> str:
         },
         csv_url=csv_url,
         cell=cell,
+        price_title=TITLE,
+        price_lines=price_lines,
         colours=COLOURS,
         version=__version__,
         fmt=fmt,

@@ -11,6 +11,7 @@ from pathlib import Path
 from loaderbench.analysis.ledger import collected, ledger_of
 from loaderbench.analysis.studies import judge, senseless
 from loaderbench.analysis.study import gather, summarize
+from loaderbench.cases.options import Price
 from loaderbench.errors import ConfigError
 from loaderbench.findings.row import Severity
 from loaderbench.recording.record import RunRecord
@@ -23,6 +24,7 @@ from loaderbench.reporting.environment import environment_rows
 from loaderbench.reporting.figures import Figure
 from loaderbench.reporting.format import CaveatLine
 from loaderbench.reporting.ledger import ledger_result
+from loaderbench.reporting.price import with_price
 from loaderbench.reporting.result import Column, Result, Section, Table
 from loaderbench.reporting.shown import shown_as
 from loaderbench.reporting.study import Finding, findings, sweep_result
@@ -125,9 +127,15 @@ class Content:
         ConfigError: there is nothing to report, or a name means nothing.
     """
 
-    def __init__(self, store: Store, names: Sequence[str] = (), anonymous: Anonymous | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        names: Sequence[str] = (),
+        anonymous: Anonymous | None = None,
+        price: Price | None = None,
+    ) -> None:
         """`names`: those of runs, studies and tags; none: everything in the store. `anonymous`: builds them anew
-        without what is somebody's own."""
+        without what is somebody's own. `price`: of a machine, to say what waiting costs."""
         runs, studies = _chosen(store, names)
         records = [fmt.cleaned(run.record) for run in runs if run.record is not None]
         known = [fmt.cleaned(stored.study) for stored in studies if stored.study is not None]
@@ -138,6 +146,7 @@ class Content:
             known = [anonymous.study(study) for study in known]
             folders = {anonymous.run_id(run): path for run, path in folders.items()}
             without = [[anonymous.run_id(name), LEFT_OUT, status, LEFT_OUT] for name, _, status, _ in without]
+        records = [with_price(record, price, folders[record.run_id]) for record in records]
         self._every_record, self._every_study = records, known
         by_id = {record.run_id: record for record in records}
         self.own = [
@@ -204,10 +213,11 @@ def read_report(
     on_done: Callable[[int, int], None] = lambda done, total: None,
     names: Sequence[str] = (),
     anonymous: Anonymous | None = None,
+    price: Price | None = None,
 ) -> Report:
     """The report of everything in the store, or of some `names` of it. `on_done` is called with (parts done, all
-    parts). `anonymous`, and errors: as in Content."""
-    content = Content(store, names, anonymous)
+    parts). `anonymous`, `price` and errors: as in Content."""
+    content = Content(store, names, anonymous, price)
     total = len(content.groups) + len(content.own)
     parts: list[Part] = []
     senseless_ones: list[list[str]] = []

@@ -26,6 +26,9 @@ class Shown(Generic[F, R]):
     is_paged = True
     """Whether a report gives it a part of its own, which its runs belong to."""
 
+    is_priced = False
+    """Whether `--price` says what its runs cost."""
+
     def about(self, facts: F) -> str:
         """What the study is about, in a few words."""
         raise NotImplementedError

@@ -11,6 +11,7 @@ from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import Flip, Knee, Row, Sweep
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.format import NOT_MEASURED
+from loaderbench.reporting.price import price_sentence, price_table_of
 from loaderbench.reporting.result import Column, Result, Table
 from loaderbench.reporting.result import Row as TableRow
 from loaderbench.reporting.study_figures import study_figures
@@ -54,7 +55,8 @@ def sweep_result(records: Sequence[RunRecord], study: Sweep) -> Result:
         settings=fmt.common_settings(records),
         answer=finding_lines(records) if study.rows else [fmt.sentence(records[-1])],
         tables=[Table("Rates, causes and verdicts", RATE_COLUMNS, rates, RATE_NOTE),
-                Table("Data, storage, gaps and cost", DATA_COLUMNS, data, note)] if ordered else [],
+                Table("Data, storage, gaps and cost", DATA_COLUMNS, data, note),
+                *price_table_of([by_id[row.run_ids[-1]] for row in ordered])] if ordered else [],
         sections=[
             ("Gaps between kernels, by workers", gap_lines(study.rows)),
             ("Knee in workers", [knee_line(knee, of_rows) for knee in study.knees]),
@@ -90,6 +92,8 @@ class Finding:
     """The fastest setting with its rate, and what limits it."""
     todo: str = ""
     """What to do first, with what it gives; empty where nothing is advised."""
+    costs: str = ""
+    """What its waiting costs, where a price was given."""
 
 
 def finding_lines(records: Sequence[RunRecord]) -> list[str]:
@@ -99,7 +103,10 @@ def finding_lines(records: Sequence[RunRecord]) -> list[str]:
     `512: fastest of 4 settings is threaded 2w, 1,365 ±16% images/s. CPU preparation (…) limits this run: without it
     1.47× (1.34 – 1.65) faster. Try: …`
     """
-    return [f"{one.resolution}: {one.text}{f' Try: {one.todo}.' if one.todo else ''}" for one in findings(records)]
+    return [
+        f"{one.resolution}: {one.text}{f' Try: {one.todo}.' if one.todo else ''}{f' {one.costs}' if one.costs else ''}"
+        for one in findings(records)
+    ]
 
 
 def findings(records: Sequence[RunRecord]) -> list[Finding]:
@@ -127,7 +134,8 @@ def _finding(name: str, rows: Sequence[Row], by_id: Mapping[str, RunRecord], lab
     advice = runs[-1].verdict.advice if runs[-1].verdict is not None and len(verdicts) == 1 else ()
     rate = fmt.plus_minus_percent(winner.rate)
     text = f"{begin}{labels.of(winner.case)}, {rate} images/s{unsure}. {sentence}"
-    return Finding(name, text, fmt.advice(advice[0]) if advice else "")
+    costs = price_sentence(runs[-1]) if len(verdicts) == 1 else ""
+    return Finding(name, text, fmt.advice(advice[0]) if advice else "", costs)
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ class ShownSweep(Shown[SweepFacts, Sweep]):
     """Shows a sweep. In a report its runs stand with all others of their settings."""
 
     is_paged = False
+    is_priced = True
 
     def about(self, facts: SweepFacts) -> str:
         return f"{facts.num_cases} cases"

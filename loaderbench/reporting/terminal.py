@@ -20,6 +20,7 @@ from loaderbench.reporting.console import (
 )
 from loaderbench.reporting.evidence import leading_evidence
 from loaderbench.reporting.format import NOT_MEASURED, short_name
+from loaderbench.reporting.price import TITLE, price_lines, price_tables
 from loaderbench.reporting.result import Column, Result, Table, names_and_values
 from loaderbench.reporting.watched import note_lines, time_lines
 
@@ -55,6 +56,7 @@ def print_run(record: RunRecord, console: Console | None = None, *, whole: bool 
         console.print(styled(_in_a_line(record)))
     _print_evidence(record, console, whole=whole)
     _print_advice(record, console, whole=whole)
+    print_bullets(console, TITLE, price_lines(record, whole=whole))
     if any_figure:
         _print_shares(record, console)
     if record.watched is not None:
@@ -333,10 +335,15 @@ def run_result(record: RunRecord) -> Result:
         title=record.case.title,
         settings=fmt.common_settings([record]),
         answer=["".join(fmt.headline(record))],
-        tables=[*([Table("Shares", SHARE_COLUMNS, rows)] if rows else []), names_and_values("Figures", figures)],
+        tables=[
+            *([Table("Shares", SHARE_COLUMNS, rows)] if rows else []),
+            *price_tables(record),
+            names_and_values("Figures", figures),
+        ],
         sections=[
             ("Evidence", [] if verdict is None else verdict.evidence),
             ("What to try next", advice),
+            (TITLE, price_lines(record)),
             ("Where the script's time went", [] if seen is None else time_lines(seen)),
             ("Also seen", note_lines(record)),
             ("Caveats", [caveat.sentence() for caveat in record.caveats]),

@@ -11,17 +11,19 @@ from pathlib import Path
 from loaderbench import plain
 from loaderbench.analysis.again import Again, differences, only_rounding
 from loaderbench.analysis.studies import judge, senseless
-from loaderbench.cases.options import RESULTS
+from loaderbench.cases.options import RESULTS, Price, read
 from loaderbench.errors import ConfigError
 from loaderbench.recording.checks import LATEST
 from loaderbench.recording.facts import Run
 from loaderbench.recording.record import RunRecord
-from loaderbench.recording.selection import find
+from loaderbench.recording.selection import find_with_folder
 from loaderbench.recording.store import RUNS_FOLDER, RunFolder, Store, StoredRun, load_stored
 from loaderbench.recording.store import load_run as read_run
 from loaderbench.recording.studies import Comparison, Findings, StudyRecord
 from loaderbench.reporting import format as fmt
+from loaderbench.reporting.price import with_price
 from loaderbench.reporting.result import Result
+from loaderbench.reporting.shown import shown_as
 from loaderbench.reporting.studies import result_of
 from loaderbench.reporting.terminal import run_result
 from loaderbench.studies.measure import judged
@@ -83,36 +85,58 @@ def analyze(run: Run | str | os.PathLike[str], results: str | os.PathLike[str] =
     return judged(run if isinstance(run, Run) else load_run(run, results))
 
 
-def show(run: RunRecord | str, results: str | os.PathLike[str] = RESULTS) -> Result:
+def show(
+    run: RunRecord | str, results: str | os.PathLike[str] = RESULTS, *, price: Price | str | float | None = None
+) -> Result:
     """What a stored run or study gave, as a result: a notebook shows it, `print` writes it as a terminal does.
 
-    `run`: a record, or the id of a run or study in `results`, a unique prefix or tag of it, or `latest`.
+    `run`: a record, or the id of a run or study in `results`, a unique prefix or tag of it, or `latest`. `price`: what
+    the machine costs an hour, such as `2.50/h`, to say what waiting costs; of a run or a sweep.
 
     Raises:
-        ConfigError: there is none, or it has no result or one that makes no sense.
+        ConfigError: there is none, or it has no result or one that makes no sense; or the price is none.
     """
     from loaderbench.reporting.forms import Display  # late: only here is all of a report needed
 
-    return Display(**vars(_result(run, results)))
+    return Display(**vars(_result(run, results, read("price", Price | None, price))))
 
 
-def _result(run: RunRecord | str, results: str | os.PathLike[str]) -> Result:
+def _result(run: RunRecord | str, results: str | os.PathLike[str], price: Price | None) -> Result:
     store = Store(results)
-    found = run if isinstance(run, RunRecord) else find(store, run)
+    if isinstance(run, RunRecord):
+        stored = None if price is None else store.run(run.run_id)
+        found: RunRecord | StudyRecord = with_price(run, price, None if stored is None else stored.path)
+    else:
+        found = found_at_price(store, run, price)
     if isinstance(found, RunRecord):
         return run_result(fmt.cleaned(found))
-    findings, runs = judged_study(found, store)
+    findings, runs = judged_study(found, store, price)
     with _sensible(found):
         return result_of(found.facts, findings, runs)
 
 
-def judged_study(study: StudyRecord, store: Store) -> tuple[Findings, list[RunRecord]]:
-    """(the study's findings by today's rules, the stored records of its runs that still exist)
+def found_at_price(store: Store, name: str, price: Price | None) -> RunRecord | StudyRecord:
+    """What `name` means, as recording.selection.find; a run with what it costs, where a price is given.
+
+    Raises:
+        ConfigError: as `find`; or it is a study whose runs have no price.
+    """
+    found, folder = find_with_folder(store, name)
+    if isinstance(found, RunRecord):
+        return with_price(found, price, folder)
+    if price is not None and not shown_as(found.kind).is_priced:
+        raise ConfigError(f"--price is for runs and sweeps, and {found.study_id} is neither: leave it out")
+    return found
+
+
+def judged_study(study: StudyRecord, store: Store, price: Price | None = None) -> tuple[Findings, list[RunRecord]]:
+    """(the study's findings by today's rules, the stored records of its runs that still exist, with what they cost
+    where a price is given)
 
     Raises:
         ConfigError: its facts and records make no sense together.
     """
-    records = records_of(study, store)
+    records = records_of(study, store, price)
     with _sensible(study):
         return findings_of(study, records), list(records.values())
 
@@ -126,11 +150,15 @@ def _sensible(study: StudyRecord) -> Iterator[None]:
         raise ConfigError(f"{study.study_id} cannot be shown: {senseless(error)}") from error
 
 
-def records_of(study: StudyRecord, store: Store) -> dict[str, RunRecord]:
-    """Run id → stored record, for those of the study's runs that still exist."""
+def records_of(study: StudyRecord, store: Store, price: Price | None = None) -> dict[str, RunRecord]:
+    """Run id → stored record, for those of the study's runs that still exist. `price`: as in judged_study."""
     own = store.open_study(study).runs
     named = [(run, store.run(run) or own.run(run)) for run in (*study.runs, *study.own_runs)]
-    return {run: stored.record for run, stored in named if stored is not None and stored.record is not None}
+    return {
+        run: with_price(stored.record, price, stored.path)
+        for run, stored in named
+        if stored is not None and stored.record is not None
+    }
 
 
 def findings_of(study: StudyRecord, records: Mapping[str, RunRecord]) -> Findings:

@@ -11,13 +11,14 @@ from loaderbench import plugins
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.study import summarize
 from loaderbench.cases.case import Case
-from loaderbench.cases.options import RESULTS
+from loaderbench.cases.options import RESULTS, Price
 from loaderbench.cases.study import read_options
 from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import StudyRecord, Sweep, SweepFacts
+from loaderbench.reporting.price import with_price
 from loaderbench.running.process import Ahead
 from loaderbench.studies.measure import OnMessage, finished_records, measure_case, unwatched
 from loaderbench.studies.refusals import planned
@@ -180,6 +181,14 @@ class SweepStudy:
             return subject.resolution or 0, self._loaders.index(feed.loader), feed.workers, record.case.effort.repeat
 
         return sorted(self._records, key=order)
+
+    def at_price(self, price: Price | None) -> list[RunRecord]:
+        """The records so far, with what they cost where a price is given; what is stored has none."""
+        if price is None:
+            return self.records
+        stored = {record.run_id: self.store.run(record.run_id) for record in self.records}
+        folders = {run_id: None if one is None else one.path for run_id, one in stored.items()}
+        return [with_price(record, price, folders[record.run_id]) for record in self.records]
 
     @property
     def facts(self) -> SweepFacts:

@@ -255,6 +255,7 @@ def test_an_interrupted_sweep_keeps_its_cases_and_resumes(small_set: Path, tmp_p
     ("more", "says"),
     [
         (["--verify"], "loaderbench: --verify works in one process only: run it without the launcher"),
+        (["--price", "2/h"], "loaderbench: --price works in one process only: run it without the launcher"),
         (["--loader", "webdataset"], "loaderbench: --loader webdataset reads containers"),
     ],
 )

@@ -258,4 +258,30 @@ def _reported() -> Iterator[Kept]:
     yield Page("report/anonymous.page", _of("kinds", "report", *given_away, "--anonymous", "--out", "-"))
 
 
-SCREENS: Sequence[Kept] = (*_helps(), *_shown(), *_listed(), *_compared(), *_others(), *_worded(), *_reported())
+def _priced() -> Iterator[Kept]:
+    at, ids = ("--price", "2.50/h"), stored.RUN_IDS
+    yield Screen("price/run", _of("runs", "show", ids["run"], *at), EVERY, in_json=True)
+    yield Screen("price/dollars", _of("runs", "show", ids["run-heavy"], "--price", "$2.50/h"), ("40", "80"))
+    yield Screen("price/euros", _of("runs", "show", ids["run-verified"], "--price", "0.345 EUR", "--all"))
+    for name in ("compute", "undetermined", "mixed", "failed"):
+        yield Screen(f"price/{name}", _of("runs", "show", ids[f"run-{name}"], *at))
+    yield Screen("price/watched", _of("runs", "show", ids["watched-waits"], *at), EVERY, in_json=True)
+    yield Screen("price/measured", _of("measured", "show", stored.MEASURED[0], *at))
+    yield Screen("price/sweep", _of("kinds", "show", stored.STUDY_IDS["sweep"], *at), EVERY)
+    line = _of("runs", "report", ids["run"], ids["watched-waits"], *at, "--out", "-")
+    for form in ("csv", "md"):
+        yield Written(f"price/form.{form}", _of("runs", "show", ids["watched-waits"], *at, "--format", form))
+        yield Written(f"price/report.{form}", (*line, "--format", form))
+    yield Page("price/report.page", line)
+
+
+SCREENS: Sequence[Kept] = (
+    *_priced(),
+    *_helps(),
+    *_shown(),
+    *_listed(),
+    *_compared(),
+    *_others(),
+    *_worded(),
+    *_reported(),
+)

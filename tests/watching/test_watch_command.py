@@ -95,6 +95,16 @@ def test_the_script_s_own_step_is_named_where_batches_are_ready(tmp_path: Path) 
     assert record(tmp_path)["verdict"]["bottleneck"] == "compute"
 
 
+def test_a_price_is_said_and_written_and_not_stored(tmp_path: Path) -> None:
+    seen = watched("--price", "2 EUR/h", written(tmp_path, step_s=0.005), "sample.bin", folder=tmp_path)
+    assert seen.code == 0, seen.err
+    assert "At 2.00 EUR an hour" in seen.err and "An epoch of 240 samples" in seen.err
+    price = record(tmp_path)["price"]
+    assert (price["per_hour"], price["currency"], price["epoch_samples"]) == (2.0, "EUR", 240)
+    stored = Store(tmp_path / "results").find("latest")
+    assert stored.record is not None and stored.record.price is None
+
+
 ALIKE = """
 import sys, time
 from torch.utils.data import DataLoader, IterableDataset
