@@ -78,11 +78,7 @@ class Predictions:
         gain = self.gain(change)
         if gain is None:
             return None
-        if change != MEMORY:
-            noise = np.random.default_rng(7).normal(0.0, np.log1p(MODEL_ERROR) / 1.96, len(gain))
-            noise[0] = 0.0
-            gain = gain * np.exp(noise)
-        return self.replays.estimate(gain)
+        return self.replays.estimate(gain, own=0.0 if change == MEMORY else MODEL_ERROR)
 
     def knee(self, change: CaseChange, numbers: Iterable[int]) -> int | None:
         """The least number of workers that gives KNEE of the best predicted rate; None where unpredictable."""

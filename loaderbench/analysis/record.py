@@ -47,6 +47,7 @@ from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import CacheState, Case
 from loaderbench.pipeline.fit import fit
 from loaderbench.pipeline.gains import Replays
+from loaderbench.pipeline.verdict import held_out_residual
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.facts import (
@@ -73,6 +74,7 @@ from loaderbench.recording.record import (
     KernelGap,
     PreparationFigures,
     Residency,
+    Residual,
     RunRecord,
     ShortRun,
     SlowFolder,
@@ -409,6 +411,7 @@ class Judged:
             storage_by_processors=None if self.waiting_part is None else self.waiting_part.estimate("fraction"),
             watched=None if facts.watched is None else replace(facts.watched, consumer_cpu_s=self._consumer_cpu_s()),
             notes=self._notes(),
+            residual=self._residual(),
         )
 
     def _verdict(self) -> Verdict:
@@ -437,6 +440,10 @@ class Judged:
             self.replays, cpus, storage_costs=self.model.has_storage and not in_memory,
             storage_known=told and Arm.FETCH in self.arms,
         )  # fmt: skip
+
+    def _residual(self) -> Residual | None:
+        found = held_out_residual(self.run)
+        return None if found is None else Residual(*found)
 
     @cached_property
     def replays(self) -> Replays | None:

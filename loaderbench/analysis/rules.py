@@ -125,8 +125,9 @@ History
        the options that it takes; decoders are predicted for loaders whose hand-over is not known, too; threads are not
        thought to prepare less with their own decoder than they did
     32 how figures were estimated (`method`) is said in other words; no figure and no verdict changes
+    33 advice is predicted by replay of the run's batches, and a record says how well that explains the run
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 32
+RULES_VERSION = 33

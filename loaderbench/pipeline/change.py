@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from loaderbench.analysis import storage
-from loaderbench.pipeline.edits import Edited, Removed, without
+from loaderbench.pipeline.edits import Edited, Removed, beside_less_work, without
 from loaderbench.pipeline.fit import Fitted, met, usual_s
 from loaderbench.pipeline.stages import Stages, Times
 
@@ -49,7 +49,7 @@ class Change:
 
 def changed(fitted: Fitted, change: Change) -> Edited:
     """The pipeline after a change."""
-    found = without(fitted, change.without)
+    found = beside_less_work(fitted, without(fitted, change.without), min(1.0, change.prep))
     one, stages = found.stages.batches, found.stages
     found = found.with_(
         prep=one.prep * change.prep, cpu=one.cpu * change.cpu, issue=one.issue * change.issue,

@@ -102,12 +102,21 @@ def _without_prep(fitted: Fitted, found: Edited, *, reads_too: bool) -> Edited:
         one = stages.batches
         longer = usual_s(fetch) / max(usual_s(stages), 1e-12)  # readers that do nothing else meet all others
         found = found.with_(shared_s=0.0).with_(Arm.FETCH, read=(one.read - one.tail) * longer + one.tail)
-    device, one = fitted.arms.get(Arm.DEVICE), stages.batches
-    issue, take = one.issue, one.take
-    if device is not None and stages.workers:  # beside no loader
-        issue = issue * min(1.0, float(device.batches.issue.mean()) / max(float(issue.mean()), 1e-12))
-        take = np.minimum(take, float(np.median(device.batches.take)))
-    return found.with_(prep=0.0, cpu=0.0, hand=0.0, send=0.0, take=take, issue=issue)
+    return beside_less_work(fitted, found, 0.0).with_(prep=0.0, cpu=0.0, hand=0.0, send=0.0)
+
+
+def beside_less_work(fitted: Fitted, found: Edited, part: float) -> Edited:
+    """With the host's steps as they are beside this part of the loader's work. Beside none of it they are those of
+    `device`; what they are longer beside the loader grows with the work that is done there."""
+    stages, device = found.stages, fitted.arms.get(Arm.DEVICE)
+    if device is None or not stages.workers:
+        return found
+    one = stages.batches
+    issue = one.issue * min(1.0, float(device.batches.issue.mean()) / max(float(one.issue.mean()), 1e-12))
+    take = np.minimum(one.take, float(np.median(device.batches.take)))
+    return found.with_(
+        issue=part * one.issue + (1.0 - part) * issue, take=part * one.take + (1.0 - part) * take
+    )  # fmt: skip
 
 
 def _less_of_the_step(fitted: Fitted, found: Edited, causes: Collection[Removed]) -> Edited:

@@ -248,7 +248,8 @@ class _Fit:
             queued, busiest = seen.queued_fraction, seen.busiest_queued_fraction
             steps = max(1, len(windows[number].steps) - max(1, windows[number].num_warmup))
             rows.append((
-                seen.for_others * seen.held / max(seen.taken, 1e-12), min(1.0, (seen.consumer_queued or 0.0) + seen.suspended),
+                seen.for_others * seen.held / max(seen.taken, 1e-12),
+                min(1.0, (seen.consumer_queued or 0.0) + seen.suspended),
                 queued if busiest is None else min(queued, busiest), (windows[number].consumer_cpu_s or 0.0) / steps,
             ))  # fmt: skip
         return Waits(*np.array(rows).T)

@@ -62,8 +62,9 @@ class Replays:
             found[arm] = np.exp(np.clip(deviates * _spread(stages), -1, 1))
         return found
 
-    def estimate(self, values: Times, unit: str = "ratio") -> Estimate:
-        """A value with its interval, in logarithms. Of one window of one block nothing tells how far it may be off."""
+    def estimate(self, values: Times, unit: str = "ratio", *, own: float = 0.0) -> Estimate:
+        """A value with its interval, in logarithms. Of one window of one block nothing tells how far it may be off.
+        `own`: half-width, as a part of it, that what is predicted adds by itself."""
         logs, draws, order = np.log(np.maximum(values, 1e-12)), self.draws, self.order
         half = np.inf
         if order.num_blocks > 1:
@@ -72,6 +73,7 @@ class Replays:
             half = max(half, _half(logs[1 + draws :], order.num_windows, max(2, 3 * (order.num_windows - 1) // 2)))
         if not np.isfinite(half):
             return Estimate(float(values[0]), None, None, unit, order.num_blocks, METHOD)
+        half = float(np.hypot(half, np.log1p(own)))
         low, high = (float(np.exp(logs[0] + side * half)) for side in (-1, 1))
         return Estimate(float(values[0]), low, high, unit, order.num_blocks, METHOD)
 

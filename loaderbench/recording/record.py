@@ -296,6 +296,16 @@ class Stalls:
 
 
 @dataclass(frozen=True)
+class Residual:
+    """The step by replay of the run's batches (pipeline/), beside the measured one."""
+
+    value: float
+    """Replayed ÷ measured, less 1."""
+    held_out: bool
+    """The rounds that were replayed are not those that the other arms, standstills and processors were fitted on."""
+
+
+@dataclass(frozen=True)
 class StorageFigures:
     """What the storage did in the real arm."""
 
@@ -656,6 +666,9 @@ class RunRecord:
     """By how much known delays lengthened a watched script's steps."""
     notes: tuple[Reason, ...] = ()
     """What else a watched script showed, where it matters."""
+    residual: Residual | None = None
+    """How well the model of the pipeline, by which the advice is predicted, explains the run; null in runs without a
+    complete step."""
     tag: str | None = None
     """A name that the user gave it."""
     price: PriceFigures | None = None

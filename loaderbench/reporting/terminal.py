@@ -23,6 +23,7 @@ from loaderbench.reporting.format import NOT_MEASURED, short_name
 from loaderbench.reporting.price import TITLE, price_lines, price_tables
 from loaderbench.reporting.result import Column, Result, Table, names_and_values
 from loaderbench.reporting.watched import note_lines, time_lines
+from loaderbench.reporting.words import explained
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,7 +91,8 @@ def _in_a_line(record: RunRecord) -> str:
 def _print_evidence(record: RunRecord, console: Console, *, whole: bool) -> None:
     verdict = record.verdict
     if verdict is not None:
-        print_bullets(console, "Evidence", verdict.evidence if whole else leading_evidence(record))
+        told = [] if record.residual is None else [explained(record.residual)]
+        print_bullets(console, "Evidence", verdict.evidence if whole else [*leading_evidence(record), *told])
 
 
 def _print_advice(record: RunRecord, console: Console, *, whole: bool) -> None:

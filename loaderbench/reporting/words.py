@@ -26,6 +26,7 @@ from loaderbench.recording.record import (
     KernelGap,
     PixelDifference,
     ReadFigures,
+    Residual,
     RunRecord,
     Stalls,
     StorageFigures,
@@ -340,7 +341,22 @@ def evidence(record: RunRecord) -> list[str]:
         lines += of_single_files(record.storage)
     if record.device is not None and record.device.kernel_gap is not None:
         lines += _of_gaps(record.device.kernel_gap, record.device.busy_witnesses)
+    if record.residual is not None:
+        lines.append(explained(record.residual))
     return lines
+
+
+MISSED = 0.10
+"""A residual from which on predictions are told to be doubtful (EXPLAINED in pipeline/fit.py)."""
+
+
+def explained(residual: Residual) -> str:
+    """How well the model explains the run."""
+    off = f"{abs(residual.value) * 100:.1f} %"
+    if abs(residual.value) > MISSED:
+        more = "longer" if residual.value > 0 else "shorter"
+        return f"the model of this run takes {off} {more} for a step: its predictions may be off by as much"
+    return f"the model explains this run to {off}{'' if residual.held_out else ' (one round: by its own batches)'}"
 
 
 def _of_copy(transfer: TransferFigures) -> str:
