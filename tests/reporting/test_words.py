@@ -33,14 +33,14 @@ from tests.reporting import example_records as examples
 
 
 def test_two_changes_at_once_are_said_with_the_figures_of_each() -> None:
-    class Predictor:
+    class Predictions:
         memory_helps = True
 
         def predict(self, change: object) -> object:
             return examples.estimate(2.0)
 
     alone = advising.Action("prep", "more_workers", {"workers": 8}, examples.estimate(1.5), {"now": 2})
-    (both,) = advising._together(cast(advising.Predictor, Predictor()), [alone])
+    (both,) = advising._together(cast(advising.Predictions, Predictions()), [alone])
     text = words.action(Advice(both.code, both.cause, both.change, details=both.details or {}), examples.measured())
     assert text == (
         "do both: add workers: --workers 8 (now 2; more gives < 3 %), and keep the data in memory: --cache warm"
