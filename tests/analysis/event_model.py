@@ -452,25 +452,37 @@ def _cpu_window(pipe: Pipeline, loader: Loader, begin: float, end: float) -> Cpu
     )
 
 
+def _read_table(pipe: Pipeline, loader: Loader, num_steps: int) -> NDArray[np.int64]:
+    """A row of SLOW_READ_FIELDS for each file; what a piece waited for other readers is spread over its files."""
+    batches, still = sorted(loader.made), loader.still
+    pieces = [piece for number in batches for piece in loader.made[number].pieces]
+    begun, ended = (np.array([piece[end] for piece in pieces]) for end in (0, 1))
+    files, num_slow = np.tile(FILES, len(batches)), np.array([len(piece[2]) for piece in pieces])
+    first = np.cumsum(files) - files
+    opened = still.open_time(begun)
+    each = (still.open_time(ended) - opened - num_slow * pipe.tail[1]) / files
+    took = np.repeat(each, files)
+    slow = [at + file for at, piece in zip(first.tolist(), pieces, strict=True) for file in piece[2]]
+    took[slow] += pipe.tail[1]
+    after = np.cumsum(took)
+    after += np.repeat(opened - after[first] + took[first], files)
+    last = float(ended.max())
+    begins = np.maximum(np.repeat(begun, files), still.clock(after - took, last))
+    lasted = still.clock(after, last) - begins
+    table = np.zeros((len(took), len(SLOW_READ_FIELDS)), dtype=np.int64)
+    number = np.repeat(batches, NUM_SAMPLES)
+    table[:, 0] = number * NUM_SAMPLES + np.tile(np.arange(NUM_SAMPLES), len(batches))
+    for column, times in enumerate((begins, lasted * OPEN_PART, lasted * (1 - OPEN_PART)), start=1):
+        table[:, column] = np.rint(times * 1e6)
+    table[:, 4], table[:, 5] = FILE_BYTES, np.where(number < num_steps, number, -1)
+    return table
+
+
 def _read_times(pipe: Pipeline, arm: Arm, loader: Loader, num_steps: int) -> ReadTimes | None:
     """Of the files of all finished batches, each read behind the one before; None where reading takes no time."""
     if not (pipe.tells_all and arm in OVER_STORAGE and (pipe.latency_ms or pipe.storage_ms or pipe.tail[0])):
         return None
-    rows: list[list[float]] = []
-    for number in sorted(loader.made):
-        image, batch = number * NUM_SAMPLES, number if number < num_steps else -1
-        for files, (begun, ended, slow) in zip(FILES, loader.made[number].pieces, strict=True):
-            work = loader.still.open_time(ended) - loader.still.open_time(begun)
-            each = (work - len(slow) * pipe.tail[1]) / files
-            for file in range(files):
-                end = loader.still.end(begun, each + (pipe.tail[1] if file in slow else 0.0))
-                rows.append([image, begun, (end - begun) * OPEN_PART, (end - begun) * (1 - OPEN_PART), batch])
-                image, begun = image + 1, end
-    table = np.zeros((len(rows), len(SLOW_READ_FIELDS)), dtype=np.int64)
-    told = np.array(rows)
-    table[:, [0, 5]] = told[:, [0, 4]]
-    table[:, 1:4] = np.rint(told[:, 1:4] * 1e6)
-    table[:, 4] = FILE_BYTES
+    table = _read_table(pipe, loader, num_steps)
     found = read_times(table[:, : len(READ_FIELDS)], most=MOST_SLOWEST_OF_REAL if arm is Arm.REAL else MOST_SLOWEST)
     if found is None:
         return None
@@ -552,7 +564,7 @@ def _slower(segment: Segment, factor: float) -> Segment:
                 spans[:, position] = np.rint(spans[:, position] * factor)
     return replace(
         segment, steps=steps, spans=spans, closed_ns=begin + round((segment.closed_ns - begin) * factor),
-        wall_s=segment.wall_s * factor, first_batch_s=segment.first_batch_s * factor,
+        wall_s=segment.wall_s * factor, first_batch_s=(segment.first_batch_s or 0.0) * factor,
     )  # fmt: skip
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 SLICE_MS = 3.0
 """What a thread gets of a processor while others wait for it."""
@@ -97,12 +98,17 @@ class _Turn:
     waited: float = 0.0
 
 
+def _slices(random: np.random.Generator) -> Iterator[float]:
+    while True:
+        yield from random.uniform(SLICE_MS * (1 - UNEVEN_SLICES), SLICE_MS * (1 + UNEVEN_SLICES), 256).tolist()
+
+
 class Cores:
     """Processors that runnable threads share in turn, a slice each. `neighbours` are threads that never rest."""
 
     def __init__(self, world: World, num: int, neighbours: int, random: np.random.Generator) -> None:
         self.others = Thread()
-        self._world, self._random = world, random
+        self._world, self._slices = world, _slices(random)
         self._idle = Gate()
         self._ready = deque(_Turn(float("inf"), self.others, world.now) for _ in range(neighbours))
         for _ in range(num):
@@ -128,7 +134,7 @@ class Cores:
             if begin > turn.since:
                 turn.waited += begin - turn.since
                 turn.thread.waited.append((turn.since, begin))
-            length = min(turn.left, SLICE_MS * self._random.uniform(1 - UNEVEN_SLICES, 1 + UNEVEN_SLICES))
+            length = min(turn.left, next(self._slices))
             yield begin + length
             turn.left -= length
             turn.thread.ran.append((begin, begin + length))
@@ -158,14 +164,26 @@ class Standstills:
                 apart = float(self._random.exponential(apart))
             self._begins.append(apart + (self._begins[-1] + self.length if self._begins else 0.0))
 
-    def open_time(self, at: float) -> float:
+    def _opened(self, until: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(when each begins, what of the time up to then it did not stand still)."""
+        self._until(until)
+        begins = np.array(self._begins)
+        return begins, begins - self.length * np.arange(len(begins))
+
+    def open_time(self, at: NDArray[np.float64]) -> NDArray[np.float64]:
         """What of the time up to then it did not stand still."""
-        if not self.length:
+        if not self.length or not len(at):
             return at
-        self._until(at)
-        number = bisect_right(self._begins, at)
-        last = min(self.length, at - self._begins[number - 1]) if number else 0.0
-        return at - last - self.length * max(0, number - 1)
+        begins, opened = self._opened(float(at.max()))
+        number = np.searchsorted(begins, at, side="right")
+        before = np.maximum(number - 1, 0)
+        return np.asarray(np.where(number, np.maximum(at - self.length * number, opened[before]), at))
+
+    def clock(self, opened: NDArray[np.float64], until: float) -> NDArray[np.float64]:
+        """When it had not stood still for so long; `until`: the last of them is no later."""
+        if not self.length:
+            return opened
+        return opened + self.length * np.searchsorted(self._opened(until)[1], opened, side="left")
 
     def end(self, begin: float, work: float) -> float:
         """When reading ends that takes `work` without standstills."""

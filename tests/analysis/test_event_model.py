@@ -124,11 +124,14 @@ def test_standstills_stop_the_clock_of_reading() -> None:
     assert [still.end(*one) for one in ((1.0, 3.0), (7.0, 1.0), (7.0, 2.0), (9.0, 1.0), (0.0, 20.0))] == [
         4.0, 8.0, 11.0, 11.0, 24.0,
     ]  # fmt: skip
-    assert [still.open_time(at) for at in (4.0, 9.0, 10.0, 25.0)] == [4.0, 8.0, 8.0, 21.0]
+    assert still.open_time(np.array([4.0, 9.0, 10.0, 25.0])).tolist() == [4.0, 8.0, 8.0, 21.0]
+    assert still.clock(np.array([4.0, 8.0, 8.5, 16.5]), 30.0).tolist() == [4.0, 8.0, 10.5, 20.5]
     random = Standstills(10.0, 2.0, irregular=True, seed=3)
-    for begin in np.random.default_rng(0).uniform(0, 1e4, 50):
-        assert random.open_time(random.end(begin, 7.0)) == pytest.approx(random.open_time(begin) + 7.0)
-    assert random.open_time(1e5) == pytest.approx(0.8e5, rel=0.03)
+    begins = np.random.default_rng(0).uniform(0, 1e4, 50)
+    ends = np.array([random.end(begin, 7.0) for begin in begins])
+    assert random.open_time(ends) == pytest.approx(random.open_time(begins) + 7.0)
+    assert random.clock(random.open_time(begins) + 7.0, 2e4) == pytest.approx(ends)
+    assert random.open_time(np.array([1e5]))[0] == pytest.approx(0.8e5, rel=0.03)
 
 
 def test_slow_files_and_standstills_take_what_they_should() -> None:
