@@ -564,7 +564,7 @@ def _slower(segment: Segment, factor: float) -> Segment:
                 spans[:, position] = np.rint(spans[:, position] * factor)
     return replace(
         segment, steps=steps, spans=spans, closed_ns=begin + round((segment.closed_ns - begin) * factor),
-        wall_s=segment.wall_s * factor, first_batch_s=(segment.first_batch_s or 0.0) * factor,
+        wall_s=(segment.wall_s or 0.0) * factor, first_batch_s=(segment.first_batch_s or 0.0) * factor,
     )  # fmt: skip
 
 
