@@ -175,8 +175,9 @@ class Loader:
         self.num_taken = self._num_begun = 0
         self.made: dict[int, Made] = {}
         """Finished batches."""
-        self.at_work, self.host = Thread(), Thread()
-        """All workers, and the thread that takes batches and issues."""
+        self.host = Thread()
+        """The one that takes batches and issues."""
+        self.crew = [Thread() for _ in range(pipe.workers)]
         self._room, self._arrived = Gate(), Gate()
         self._storage_free = world.now
         self._core_free = [world.now] * (pipe.cores or 0)
@@ -187,7 +188,7 @@ class Loader:
     def _on_core(self, made: Made, at: float, cost: float) -> Generator[float | Gate, None, float]:
         """When it has been done. Yields only where others have a say in what comes next."""
         pipe, world = self.pipe, self.world
-        thread = self.at_work if pipe.workers else self.host
+        thread = self.crew[made.worker] if pipe.workers else self.host
         made.cpu += cost
         if pipe.cores is None:
             thread.ran.append((at, at + cost))
@@ -432,23 +433,30 @@ def _cpu_window(pipe: Pipeline, loader: Loader, begin: float, end: float) -> Cpu
     if not pipe.tells_all:
         return None
     host, cores = loader.host, loader.cores
-    has_host = pipe.cores is None or pipe.host_on_cores or not pipe.workers
-    threads = [loader.at_work, host] if has_host else [loader.at_work]
-    ran_ms, waited_ms = (
-        sum(within(times, begin, end) for times in of)
-        for of in ([one.ran for one in threads], [one.waited for one in threads])
-    )
-    others_ms = 0.0 if cores is None else within(cores.others.ran, begin, end)
+
+    def used_s(thread: Thread) -> tuple[float, float]:
+        """(it ran, it waited for a core)."""
+        return within(thread.ran, begin, end) / 1e3, within(thread.waited, begin, end) / 1e3
+
+    crew_s = [used_s(one) for one in loader.crew]
+    is_told = pipe.cores is None or pipe.host_on_cores or not pipe.workers
+    all_s = [*crew_s, used_s(host)] if is_told else crew_s
+    own_s = sum((ran for ran, _ in all_s), 0.0)
+    others_s = 0.0 if cores is None else used_s(cores.others)[0]
+    busiest = max(crew_s, key=sum, default=(0.0, 0.0))
     return CpuWindow(
         wall_s=(end - begin) / 1e3,
-        own_s=ran_ms / 1e3,
-        own_queued_s=waited_ms / 1e3,
-        consumer_queued_s=within(host.waited, begin, end) / 1e3,
-        machine_busy_s=(ran_ms + others_ms) / 1e3,
+        own_s=own_s,
+        own_queued_s=sum((waited for _, waited in all_s), 0.0),
+        consumer_queued_s=used_s(host)[1],
+        machine_busy_s=own_s + others_s,
         stolen_s=0.0,
         cpus=pipe.cores or NEVER_SHORT,
         quota_cpus=None,
         num_throttled=None,
+        python_threads_s=0.0 if pipe.in_turn else sum((ran for ran, _ in crew_s), 0.0),
+        busiest_s=busiest[0],
+        busiest_queued_s=busiest[1],
     )
 
 

@@ -72,6 +72,9 @@ def test_others_that_never_rest_have_their_share_of_the_cores() -> None:
     assert one.cpu.own_s / one.cpu.wall_s == pytest.approx(1.0, rel=0.04)
     assert one.cpu.own_queued_s / one.cpu.own_s == pytest.approx(3.0, rel=0.05)
     assert one.cpu.machine_busy_s / one.cpu.wall_s == pytest.approx(2.0, rel=1e-3)
+    assert one.cpu.busiest_s is not None and one.cpu.busiest_queued_s is not None
+    assert one.cpu.busiest_s == pytest.approx(one.cpu.own_s / 4, rel=0.04)
+    assert one.cpu.busiest_queued_s == pytest.approx(one.cpu.own_queued_s / 4, rel=0.04)
     assert (one.cpu.cpus, one.cpu.stolen_s, one.cpu.quota_cpus) == (2, 0.0, None)
     cpu, queued = spans_of(one, "cpu_ns", "runqueue_ns")
     assert queued.sum() / cpu.sum() == pytest.approx(3.0, rel=0.05)
@@ -83,7 +86,9 @@ def test_cores_that_are_never_short_are_told() -> None:
     # four workers decode for 90 ms a batch, and the host issues for 1 ms: 91 ms of processors a step
     step_s = one.cpu.wall_s / len(one.window)
     assert one.cpu.own_s / one.cpu.wall_s == pytest.approx(0.091 / step_s, rel=0.05)
-    assert one.cpu.machine_busy_s == one.cpu.own_s
+    assert one.cpu.machine_busy_s == one.cpu.own_s and one.cpu.python_threads_s == 0.0
+    threads = segment(THREADS, Arm.REAL).cpu
+    assert threads is not None and threads.python_threads_s == pytest.approx(threads.own_s, rel=0.05)
 
 
 def test_more_workers_than_cores_gain_nothing_and_a_step_is_their_processors_time() -> None:
