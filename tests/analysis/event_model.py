@@ -172,6 +172,7 @@ class Loader:
         self.world, self.pipe, self.still = world, pipe, still
         self._factors = factors(pipe.jitter, random)
         self._slow = np.random.default_rng(random.bit_generator.seed_seq.spawn(1)[0])  # type: ignore[attr-defined]
+        self._until_slow = int(self._slow.geometric(pipe.tail[0])) - 1 if pipe.tail[0] else 0
         self.num_taken = self._num_begun = 0
         self.made: dict[int, Made] = {}
         """Finished batches."""
@@ -205,10 +206,19 @@ class Loader:
         thread.ran.append((begin, begin + cost))
         return begin + cost
 
+    def _slow_of(self, files: int) -> tuple[int, ...]:
+        """Which of the next files are slow."""
+        slow = []
+        while self._until_slow < files:
+            slow.append(self._until_slow)
+            self._until_slow += int(self._slow.geometric(self.pipe.tail[0]))
+        self._until_slow -= files
+        return tuple(slow)
+
     def _read(self, made: Made, at: float, files: int) -> Generator[float | Gate, None, float]:
         """When a piece's files have been read."""
         pipe, begun = self.pipe, at
-        slow = tuple(np.flatnonzero(self._slow.random(files) < pipe.tail[0]).tolist()) if pipe.tail[0] else ()
+        slow = self._slow_of(files) if pipe.tail[0] else ()
         if pipe.storage_ms:
             if at > self.world.now:
                 yield at
