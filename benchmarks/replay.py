@@ -6,8 +6,7 @@
 Of each kind of pipeline (tests/pipeline/simulated.py) the typical one and `--num` − 1 random ones are recorded by an
 event model that shares no code with the replay (tests/analysis/event_model.py), with 1, 2, 4 and 8 workers: 3 rounds
 of 48 steps, 192 over an uneven storage, with a drift of 1 %. Each recording is asked for the step with every other
-number of workers; the one with the pipeline's own crew also for other prefetch, a storage of half and twice the rate,
-and the gain of each cause. What is true is simulated with the change, over a long window.
+number of workers; the one with the XX is true is simulated with the change, over a long window.
 
 Printed by kind: the median and the 95th percentile of |predicted ÷ true − 1|, the worst, the signed median, how often
 the interval of the step held the truth, and how many questions had no answer. `--by recorded` answers everything with
@@ -41,7 +40,7 @@ from tests.pipeline.truths import AS_IT_IS, PREFETCH, RATES, Changed, causes_of,
 ROUNDS, DRIFT = 3, 0.01
 STEPS = {False: 48, True: 192}
 """Of a window, by whether the storage is uneven: runs go on until they met some slow files, too."""
-ASKED = ("as it is", "workers", "prefetch", "storage rate", "gains")
+ASKED = ("as it is", "workers", "prefetch", "storage rate", "gains", "together")
 
 
 @dataclass(frozen=True)
@@ -115,8 +114,12 @@ def questions(pipe: Pipeline, own_workers: int) -> Iterator[Question]:
     if reads(pipe):
         for rate in RATES:
             yield Question("storage rate", Changed(storage=rate))
-    for cause in causes_of(pipe):
+    causes = causes_of(pipe)
+    for cause in causes:
         yield Question("gains", Changed(without=frozenset({cause})), cause)
+    yield Question("together", Changed(workers=2 * max(1, pipe.workers), storage=2.0))
+    if {"storage", "prep"} <= set(causes):
+        yield Question("together", Changed(without=frozenset({"storage", "prep"})), "storage and prep")
 
 
 Row = dict[str, Any]

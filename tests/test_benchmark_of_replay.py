@@ -21,7 +21,7 @@ def replay(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
 def test_a_recording_of_the_pipelines_own_crew_is_asked_all(replay: ModuleType) -> None:
     asked = [one.what for one in replay.questions(TYPICAL["tail"], TYPICAL["tail"].workers)]
     assert {what: asked.count(what) for what in replay.ASKED} == {
-        "as it is": 1, "workers": 3, "prefetch": 2, "storage rate": 2, "gains": 5,
+        "as it is": 1, "workers": 3, "prefetch": 2, "storage rate": 2, "gains": 5, "together": 2,
     }  # fmt: skip
     assert [one.what for one in replay.questions(TYPICAL["tail"], 8)] == ["as it is", *3 * ["workers"]]
     serial = [one.what for one in replay.questions(TYPICAL["serial"], 0)]
