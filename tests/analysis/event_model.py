@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import repeat
+from itertools import count, repeat
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from loaderbench.recording.facts import (
     Segment,
 )
 from loaderbench.running.read_times import read_times
-from tests.analysis.event_world import Cores, Gate, Process, Standstills, Thread, World, within
+from tests.analysis.event_world import Cores, Gate, Process, Standstills, Thread, World, balanced, balanced_gaps, within
 
 ON_DEVICE = (Arm.DEVICE, Arm.HOST, Arm.RAM, Arm.REAL)
 ARMS = (*ON_DEVICE, Arm.FREE, Arm.PREP, Arm.FETCH)
@@ -146,6 +147,32 @@ def factors(sigma: float, random: np.random.Generator) -> Iterator[float]:
         yield from random.lognormal(-sigma * sigma / 2, sigma, 256).tolist() if sigma else repeat(1.0)
 
 
+@cache
+def _lognormal(sigma: float) -> NDArray[np.float64]:
+    """The middles of equally likely parts, of mean 1."""
+    normal = NormalDist()
+    values = np.exp(sigma * np.array([normal.inv_cdf((number + 0.5) / 720) for number in range(720)]))
+    return np.asarray(values / values.mean())
+
+
+def even_factors(sigma: float, random: np.random.Generator) -> Iterator[float]:
+    """As many large ones and small ones as there should be, in each 720."""
+    return balanced(_lognormal(sigma), random) if sigma else repeat(1.0)
+
+
+def _gaps(part: float, random: np.random.Generator, *, even: bool) -> Iterator[int]:
+    """From a slow file to the next one."""
+    if not part:
+        return repeat(1)
+    if even:
+        return balanced_gaps(part, random, EVEN_BATCHES * NUM_SAMPLES)
+    return (int(random.geometric(part)) for _ in count())
+
+
+EVEN_BATCHES = 480
+"""At least so many have exactly their part of slow files, where luck is to be left out."""
+
+
 @dataclass
 class Made:
     """What is told of a batch."""
@@ -168,11 +195,17 @@ class Made:
 class Loader:
     """Workers that make batches k, k + W, k + 2W … each, at most `depth` asked for and not yet taken, in order."""
 
-    def __init__(self, world: World, pipe: Pipeline, still: Standstills, random: np.random.Generator) -> None:
+    def __init__(
+        self, world: World, pipe: Pipeline, still: Standstills, random: np.random.Generator, *, even: bool = False
+    ) -> None:
         self.world, self.pipe, self.still = world, pipe, still
-        self._factors = factors(pipe.jitter, random)
+        one = factors(pipe.jitter, random)
+        self._storage, self._latency, self._decode = (
+            (even_factors(pipe.jitter, random) if even else one) for _ in range(3)
+        )
         self._slow = np.random.default_rng(random.bit_generator.seed_seq.spawn(1)[0])  # type: ignore[attr-defined]
-        self._until_slow = int(self._slow.geometric(pipe.tail[0])) - 1 if pipe.tail[0] else 0
+        self._gaps = _gaps(pipe.tail[0], self._slow, even=even)
+        self._until_slow = next(self._gaps) - 1
         self.num_taken = self._num_begun = 0
         self.made: dict[int, Made] = {}
         """Finished batches."""
@@ -211,7 +244,7 @@ class Loader:
         slow = []
         while self._until_slow < files:
             slow.append(self._until_slow)
-            self._until_slow += int(self._slow.geometric(self.pipe.tail[0]))
+            self._until_slow += next(self._gaps)
         self._until_slow -= files
         return tuple(slow)
 
@@ -222,9 +255,9 @@ class Loader:
         if pipe.storage_ms:
             if at > self.world.now:
                 yield at
-            cost = pipe.storage_ms / CHUNKS * next(self._factors)
+            cost = pipe.storage_ms / CHUNKS * next(self._storage)
             at = self._storage_free = self.still.end(max(at, self._storage_free), cost)
-        own = pipe.latency_ms / CHUNKS * next(self._factors) if pipe.latency_ms else 0.0
+        own = pipe.latency_ms / CHUNKS * next(self._latency) if pipe.latency_ms else 0.0
         at = self.still.end(at, own + len(slow) * pipe.tail[1])
         made.read += at - begun
         made.pieces.append((begun, at, slow))
@@ -238,7 +271,7 @@ class Loader:
         for files in FILES:
             begun = at = yield from self._read(made, at, files)
             if pipe.decode_ms:
-                at = yield from self._on_core(made, at, pipe.decode_ms / CHUNKS * next(self._factors))
+                at = yield from self._on_core(made, at, pipe.decode_ms / CHUNKS * next(self._decode))
             made.decode += at - begun
         begun = at
         if pipe.collate_ms:
@@ -294,15 +327,15 @@ def _as_arm(pipe: Pipeline, arm: Arm) -> Pipeline:
 
 def _simulated(
     pipe: Pipeline, arm: Arm, number: int, *, num_steps: int, num_warmup: int | None, pause_ms: float = 0.0,
-    begin_ms: float = EPOCH_MS, seed: int,
+    begin_ms: float = EPOCH_MS, seed: int, even: bool = False,
 ) -> tuple[World, Loader, Host]:  # fmt: skip
-    """All that happened until the window closed."""
+    """All that happened until the window closed. `even`: luck is left out, as far as a window's means go."""
     made = _as_arm(pipe, arm)
     warmup = (2 * made.depth + 8 if arm.is_fed else 4) if num_warmup is None else num_warmup
     world = World(begin_ms)
-    still = Standstills(made.stall_every_ms, made.stall_ms, irregular=made.irregular, seed=seed)
+    still = Standstills(made.stall_every_ms, made.stall_ms, irregular=made.irregular, seed=seed, even=even)
     random = np.random.default_rng([seed, number, ARMS.index(arm)])
-    loader = Loader(world, made if arm.is_fed else replace(made, workers=0), still, random)
+    loader = Loader(world, made if arm.is_fed else replace(made, workers=0), still, random, even=even)
     host = Host(world, made, arm, loader, warmup)
     world.run(host.steps(num_steps, pause_ms))
     return world, loader, host
@@ -586,30 +619,35 @@ def _slower(segment: Segment, factor: float) -> Segment:
     )  # fmt: skip
 
 
-def steps_ms(pipe: Pipeline, arm: Arm, *, num_steps: int, num_warmup: int, seed: int) -> list[float]:
+def steps_ms(
+    pipe: Pipeline, arm: Arm, *, num_steps: int, num_warmup: int, seed: int, even: bool = False
+) -> list[float]:
     """When the steps of a window ended, its warm-up first."""
-    _, _, host = _simulated(pipe, arm, 0, num_steps=num_steps, num_warmup=num_warmup, seed=seed)
+    _, _, host = _simulated(pipe, arm, 0, num_steps=num_steps, num_warmup=num_warmup, seed=seed, even=even)
     return [row[ENDED if arm in ON_DEVICE else 1] for row in host.rows]
 
 
 ENDED = STEP_FIELDS.index("done_ns")
-LEAST_STANDSTILLS, MOST_STEPS = {False: 40, True: 150}, 9600
+LEAST_STANDSTILLS, MOST_STEPS = {False: 40, True: 300}, 14_400
 """That a window must hold to tell the truth, by whether they are irregular; steps of the longest."""
 
 
-def true_step_ms(pipe: Pipeline, arm: Arm = Arm.REAL, *, num_steps: int = 240, **changes: Any) -> float:
-    """Steady step time: a long window, the start left out. 240 is a multiple of every crew used here."""
-    return _true_step_ms(replace(pipe, **changes), arm, num_steps)
+def true_step_ms(
+    pipe: Pipeline, arm: Arm = Arm.REAL, *, num_steps: int = 240, even: bool = False, **changes: Any
+) -> float:
+    """Steady step time: a long window, the start left out. 240 is a multiple of every crew used here. `even`: of times
+    that vary it has as many long ones as there should be."""
+    return _true_step_ms(replace(pipe, **changes), arm, num_steps, even)
 
 
 @cache
-def _true_step_ms(made: Pipeline, arm: Arm, num_steps: int) -> float:
+def _true_step_ms(made: Pipeline, arm: Arm, num_steps: int, even: bool) -> float:
     made = replace(made, tells_more=False)
     if made.stall_ms and arm in OVER_STORAGE:
-        even_ms = _true_step_ms(replace(made, stall_ms=0.0), arm, num_steps)
-        wanted = LEAST_STANDSTILLS[made.irregular] * made.stall_every_ms / even_ms
+        unstalled_ms = _true_step_ms(replace(made, stall_ms=0.0), arm, num_steps, even)
+        wanted = LEAST_STANDSTILLS[made.irregular] * made.stall_every_ms / unstalled_ms
         num_steps = max(num_steps, min(MOST_STEPS, 240 * -int(-wanted // 240)))
-    times = steps_ms(made, arm, num_steps=num_steps, num_warmup=4 * made.depth + 24, seed=99)
+    times = steps_ms(made, arm, num_steps=num_steps, num_warmup=4 * made.depth + 24, seed=99, even=even)
     return float(times[-1] - times[-1 - num_steps]) / num_steps
 
 

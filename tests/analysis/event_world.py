@@ -145,13 +145,38 @@ class Cores:
                 self._world.open(turn.done)
 
 
+def balanced(values: NDArray[np.float64], random: np.random.Generator) -> Iterator[float]:
+    """The values again and again, each time in another order: by chance alone is no long window unlike another."""
+    while True:
+        yield from random.permutation(values).tolist()
+
+
+def balanced_gaps(part: float, random: np.random.Generator, least: int) -> Iterator[int]:
+    """Distances between rare events, of which each block of at least `least` places has exactly its part."""
+    num = max(NUM_BALANCED, round(part * least))
+    last, begin, places = -1, 0, max(num, round(num / part))
+    while True:
+        for at in np.sort(random.choice(places, num, replace=False)).tolist():
+            yield begin + at - last
+            last = begin + at
+        begin += places
+
+
+NUM_BALANCED = 100
+MIDDLES = (np.arange(150) + 0.5) / 150
+"""Of parts of a distribution that are equally likely."""
+
+
 class Standstills:
     """Times in which nothing is read, on a clock that all windows of a run share."""
 
-    def __init__(self, every: float, length: float, *, irregular: bool, seed: int) -> None:
-        """`every`: from the begin of one to that of the next, on average; `irregular`: after random times."""
+    def __init__(self, every: float, length: float, *, irregular: bool, seed: int, even: bool = False) -> None:
+        """`every`: from the begin of one to that of the next, on average; `irregular`: after random times; `even`: as
+        many long ones and short ones as there should be."""
         self.length, self._every, self._irregular = length, every, irregular
         self._random = np.random.default_rng([seed, 13])
+        times = -np.log(MIDDLES)
+        self._apart = balanced(times / times.mean(), self._random) if even else None
         self._begins: list[float] = []
         if length and every <= length:
             raise ValueError("standstills that leave no time between them")
@@ -161,7 +186,7 @@ class Standstills:
         while not self._begins or self._begins[-1] <= at:
             apart = self._every - self.length
             if self._irregular:
-                apart = float(self._random.exponential(apart))
+                apart *= float(self._random.exponential()) if self._apart is None else next(self._apart)
             self._begins.append(apart + (self._begins[-1] + self.length if self._begins else 0.0))
 
     def _opened(self, until: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -14,8 +14,8 @@ from loaderbench.analysis.record import analyze, slowness_of
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import READ, READ_FIELDS, SPAN, STEP, Segment
 from loaderbench.running.read_times import batch_of
-from tests.analysis.event_model import NUM_SAMPLES, Pipeline, measure, segment, true_speedup, true_step_ms
-from tests.analysis.event_world import Standstills, within
+from tests.analysis.event_model import NUM_SAMPLES, Pipeline, even_factors, measure, segment, true_speedup, true_step_ms
+from tests.analysis.event_world import Standstills, balanced_gaps, within
 from tests.analysis.judging import run_of
 
 TAIL = Pipeline(latency_ms=30.0, storage_ms=5.0, decode_ms=40.0, tail=(0.005, 300.0), jitter=0.1)
@@ -188,6 +188,22 @@ def test_drift_moves_all_that_is_told() -> None:
 
 def test_times_within_a_window() -> None:
     assert within([(0.0, 2.0), (3.0, 9.0)], 1.0, 4.0) == 2.0 and within([], 0.0, 1.0) == 0.0
+
+
+def test_luck_can_be_left_out_of_a_long_window() -> None:
+    random = np.random.default_rng(1)
+    places = np.cumsum(list(itertools.islice(balanced_gaps(0.01, random, 30_720), 3 * 307))) - 1
+    assert (places[306] < 30_700) and (places[307] >= 30_700) and len(set(places.tolist())) == 3 * 307
+    drawn = list(itertools.islice(even_factors(0.3, random), 1440))
+    assert np.mean(drawn[:720]) == pytest.approx(1.0) and sorted(drawn[:720]) == sorted(drawn[720:])
+    assert np.std(np.log(drawn)) == pytest.approx(0.3, rel=0.01)
+    varied = Pipeline(latency_ms=280.0, decode_ms=40.0, jitter=0.3)
+    true_ms = true_step_ms(varied, num_steps=9600)
+    assert true_step_ms(varied, num_steps=960, even=True) == pytest.approx(true_ms, rel=0.01)
+    few = Pipeline(workers=0, latency_ms=60.0, tail=(0.01, 50.0), issue_ms=0.0, busy_ms=0.0)
+    assert true_step_ms(few, num_steps=4800, even=True) == pytest.approx(60.0 + 64 * 0.01 * 50.0, rel=0.005)
+    stalls = Standstills(100.0, 40.0, irregular=True, seed=5, even=True)
+    assert stalls.open_time(np.array([15_000.0]))[0] == pytest.approx(9_000.0, rel=0.01)
 
 
 # -- what the rules say of it --------------------------------------------------------------------------------

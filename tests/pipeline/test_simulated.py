@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from tests.pipeline import truths
 from tests.pipeline.simulated import KINDS, RANDOM, TYPICAL, WORKERS, drawn, pipelines
 from tests.pipeline.truths import AS_IT_IS, Changed, causes_of, crews, true_gain, true_s
 
@@ -61,3 +65,16 @@ def test_more_batches_ahead_bridge_what_is_uneven() -> None:
 def test_changes_are_made_together() -> None:
     made = Changed(workers=8, storage=2.0, without=frozenset({"others", "prep"})).of(TYPICAL["others"])
     assert (made.workers, made.latency_ms, made.decode_ms, made.neighbours) == (8, 2.0, 0.0, 0)
+
+
+def test_truths_are_kept_while_the_code_that_told_them_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = true_s(TYPICAL["cpu"])
+    truths.write_known(tmp_path / "known.json")
+    monkeypatch.setattr(truths, "_KNOWN", {})
+    assert truths.read_known(tmp_path / "known.json") >= 1
+    assert true_s(TYPICAL["cpu"]) == told
+    kept = json.loads((tmp_path / "known.json").read_text())
+    (tmp_path / "known.json").write_text(json.dumps({**kept, "source": "another"}))
+    assert truths.read_known(tmp_path / "known.json") == 0 and truths.read_known(tmp_path / "none.json") == 0
