@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ from loaderbench.analysis.steps import ArmSteps, join_arms
 from loaderbench.analysis.verdict import Attribution, attribute
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import CacheState
-from loaderbench.recording.facts import CacheFacts, CopyFacts, Run, Segment
+from loaderbench.recording.facts import CacheFacts, CopyFacts, Run, Segment, StorageFacts
 from loaderbench.recording.record import Estimate, Removable, Share
-from tests.analysis.event_model import Pipeline, measure
+from tests.analysis.event_model import FILE_BYTES, NEVER_SHORT, Pipeline, measure
 from tests.made import make_case, make_device, make_facts, make_loader, make_run
+
+NUM_FILES = 1_000_000
 
 
 def join(segments: Sequence[Segment], workers: int = 1) -> Mapping[Arm, ArmSteps]:
@@ -53,10 +56,11 @@ def judge(
 
 def run_of(pipe: Pipeline, segments: Sequence[Segment] | None = None, *, name: str = "r", **given: Any) -> Run:
     """The pipeline's run as it is stored, its segments measured as `given` says unless they are there already."""
-    cache: CacheState = "warm" if not pipe.latency_ms and not pipe.storage_ms else "as-is"
+    is_slow = pipe.latency_ms or pipe.storage_ms or pipe.is_uneven
+    cache: CacheState = "as-is" if is_slow else "warm"
+    loader = "serial" if not pipe.workers else "multiprocess" if pipe.in_turn else "threaded"
     case = make_case(
-        workers=pipe.workers, prefetch=pipe.prefetch, overlap=pipe.overlap, cache=cache,
-        loader="multiprocess" if pipe.workers else "serial",
+        workers=pipe.workers, prefetch=pipe.prefetch, overlap=pipe.overlap, cache=cache, loader=loader
     )  # fmt: skip
     facts = make_facts(
         device=make_device(overlap=pipe.overlap),
@@ -64,8 +68,11 @@ def run_of(pipe: Pipeline, segments: Sequence[Segment] | None = None, *, name: s
         cache=CacheFacts(cache, measured_once=False),
         copy=CopyFacts(batch_bytes=38_535_168, link_bytes_per_s=50e9),
     )
+    if pipe.tells_all:  # each file is read once
+        facts = replace(facts, storage=StorageFacts(NUM_FILES, NUM_FILES * FILE_BYTES, source="test", reason=None))
     measured = measure(pipe, **given) if segments is None else list(segments)
-    return make_run(case, measured, facts=facts, run_id=name, sampling_cpu_s=0.1)
+    cpus = (pipe.cores or NEVER_SHORT) if pipe.tells_all else 2
+    return make_run(case, measured, facts=facts, cpus_usable=cpus, run_id=name, sampling_cpu_s=0.1)
 
 
 def gain(found: Attribution, cause: Removable) -> float:

@@ -23,6 +23,7 @@ from tests.analysis.event_model import Pipeline, measure
 from tests.analysis.judging import run_of
 from tests.filled import filled, same
 from tests.made import CASE, make_case, make_estimate, make_record, make_run, make_series
+from tests.pipeline.simulated import TYPICAL
 
 
 def saved_and_loaded(run: Run, root: Path) -> Run:
@@ -62,6 +63,12 @@ def test_a_simulated_run_with_series_and_trials_comes_back(tmp_path: Path) -> No
     back = saved_and_loaded(run, tmp_path)
     assert same(back, run)
     assert back.recording is not None and back.recording.of(Arm.REAL)[0].steps.dtype == np.int64
+
+
+@pytest.mark.parametrize("kind", ["tail", "others", "threads"])
+def test_a_run_with_single_reads_and_waits_for_cores_comes_back(kind: str, tmp_path: Path) -> None:
+    run = run_of(TYPICAL[kind], rounds=1, num_steps=24)
+    assert same(saved_and_loaded(run, tmp_path), run)
 
 
 @pytest.mark.parametrize("status", ["failed", "skipped", "interrupted"])
