@@ -25,19 +25,23 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from loaderbench.cases.arms import Arm
 from loaderbench.machine import environment
+from loaderbench.pipeline.change import Change, changed
+from loaderbench.pipeline.edits import Removed
+from loaderbench.pipeline.fit import fit
+from loaderbench.pipeline.gains import Replays
 from loaderbench.plain import to_json
 from loaderbench.recording.facts import STEP, Run
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.analysis.event_model import ARMS, Pipeline
 from tests.analysis.judging import run_of
-from tests.pipeline.simulated import KINDS, pipelines
+from tests.pipeline.simulated import KINDS, pipelines, probed
 from tests.pipeline.truths import (
     AS_IT_IS,
     PREFETCH,
@@ -72,20 +76,16 @@ Answer = Callable[[Changed], Figure | None]
 
 def by_replay(run: Run) -> Answer | None:
     """The package's own answers: the one place that knows how it is asked."""
-    from loaderbench.pipeline.fit import Change, fit  # type: ignore[import-not-found, unused-ignore]
-
     fitted = fit(run)
     if fitted is None:
         return None
+    replays = Replays(fitted)
 
     def answer(asked: Changed) -> Figure | None:
-        names = {"workers": asked.workers, "prefetch": asked.prefetch}
-        crew = {name: value for name, value in names.items() if value is not None}
-        try:
-            found = fitted.step(Change(**crew, storage=asked.storage, without=asked.without))
-        except (KeyError, ValueError):  # a change that it does not know
-            return None
-        return None if found is None else Figure(found.value, found.low, found.high)
+        removed = frozenset(cast(Removed, one) for one in asked.without)
+        change = Change(asked.workers, asked.prefetch, reading=1.0 / asked.storage, without=removed)
+        found = replays.estimate(replays.step_s(changed(fitted, change)), "s")
+        return Figure(found.value, found.low, found.high)
 
     return answer
 
@@ -145,7 +145,9 @@ def rows_of(kind: str, number: int, pipe: Pipeline, seed: int, arguments: argpar
         recorded = replace(pipe, workers=workers)
         arms = tuple(arm for arm in ARMS if arguments.arms is None or arm in arguments.arms.split(","))
         num_steps = STEPS[pipe.is_uneven]
-        run = run_of(recorded, rounds=ROUNDS, num_steps=num_steps, drift=DRIFT, seed=seed + workers, arms=arms)
+        run = probed(
+            recorded, run_of(recorded, rounds=ROUNDS, num_steps=num_steps, drift=DRIFT, seed=seed + workers, arms=arms)
+        )
         begun = time.process_time()
         answer = WAYS[arguments.by](run)
         as_it_is = None if answer is None else answer(AS_IT_IS)

@@ -28,7 +28,7 @@ class Change:
     """Batches ahead of all of them; None: as the loader has it."""
     in_turn: bool | None = None
     reading: float = 1.0
-    """Seconds of reading ÷ those of today."""
+    """Seconds of reading ÷ those of today; slow files stay as slow."""
     rate: float | None = None
     """Batches a second that the storage gives, to all readers together."""
     prep: float = 1.0
@@ -54,7 +54,7 @@ def changed(fitted: Fitted, change: Change) -> Edited:
     found = found.with_(
         prep=one.prep * change.prep, cpu=one.cpu * change.cpu, issue=one.issue * change.issue,
         copy=one.copy * change.copy, device=one.device * change.device if change.device_s is None else change.device_s,
-        read=one.read * change.reading, tail=one.tail * change.reading, shared_s=stages.shared_s * change.reading,
+        read=(one.read - one.tail) * change.reading + one.tail, shared_s=stages.shared_s * change.reading,
     )  # fmt: skip
     if change.workers is not None or change.depth is not None or change.rate is not None:
         found = _in_line(fitted, found)

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.analysis.event_model import Pipeline
+from loaderbench.cases.arms import Arm
+from loaderbench.recording.facts import CeilingProbe, CeilingStage, Run
+from tests.analysis.event_model import FILE_BYTES, NUM_SAMPLES, Pipeline, true_step_ms
 
 WORKERS = 4
 BUSY_MS = 40.0
@@ -147,6 +149,26 @@ RANDOM: Mapping[str, Callable[[Draw], dict[str, Any]]] = {
     "threads": _threads,
     "delivery": _delivery,
 }
+
+
+PROBED = (1, 2, 4, 8, 16)
+
+
+def probed(pipe: Pipeline, run: Run) -> Run:
+    """The run with what a storage probe found: so many readers that do nothing else."""
+    recording = run.recording
+    assert recording is not None
+    if not pipe.latency_ms and not pipe.storage_ms:
+        return run
+    stages = []
+    for readers in PROBED:
+        alone = replace(pipe, workers=readers, tail=(0.0, 0.0), stall_ms=0.0, tells_more=False)
+        batches = 1e3 / true_step_ms(alone, Arm.FETCH)
+        rate = round(batches * NUM_SAMPLES * FILE_BYTES)
+        stages.append(CeilingStage(readers, rate, 1.0, 1000, None, (), 0.1, "O_DIRECT", 0.0, None))
+    probe = CeilingProbe(tuple(stages), "max_readers", None, 1000)
+    facts = replace(recording.facts, storage=replace(recording.facts.storage, ceiling=probe))
+    return replace(run, recording=replace(recording, facts=facts))
 
 
 def drawn(kind: str, number: int, seed: int = 0) -> Pipeline:
