@@ -16,7 +16,6 @@ from typing import Literal
 
 import numpy as np
 
-from loaderbench.analysis.processors import available
 from loaderbench.cases.arms import Arm
 from loaderbench.pipeline.fit import Fitted, usual_s
 from loaderbench.pipeline.stages import Stages, Times
@@ -156,7 +155,7 @@ def _alone(fitted: Fitted, stages: Stages) -> Stages:
         return stages.with_(prep=one.prep * loader)
     lost = np.minimum(one.queue if stages.workers else one.queue * behind, one.read + one.prep)
     if stages.workers:
-        stages = replace(stages, processors=stages.processors * seen.cpus / available(seen))  # no quota
+        stages = replace(stages, processors=max(float(seen.cpus), seen.own))  # no quota either
     share = one.prep / np.maximum(one.read + one.prep, 1e-12)
     return stages.with_(prep=one.prep - lost * share, read=one.read - lost * (1 - share))
 

@@ -49,6 +49,11 @@ PACED = 0.9
 """A device that computes for this part of the step paces the run."""
 SURELY = 2.0
 """Standard errors that two means must differ by: 95 %."""
+FULL = 0.9
+"""Of the processors at work: none is idle (as in analysis/processors.py)."""
+QUEUED = 0.5
+"""Waiting for processors ÷ running, below which it is the scheduler's own: beside one other thread a thread waits as
+long as it runs."""
 ALL_MET = 0.1
 """Readers: where `real` meets as many as `fetch`, but for so few, the two are one point."""
 CALIBRATING = (Arm.DEVICE, Arm.HOST, Arm.RAM, Arm.FREE, Arm.PREP, Arm.FETCH)
@@ -196,7 +201,7 @@ class _Fit:
         self.seen_by_arm = processors_of(recording)
         seen = self.seen_by_arm.get(Arm.REAL)
         if seen is not None:
-            self.processors = max(available(seen), seen.own)  # a quota lets bursts by
+            self.processors = max(_gets(seen, max(1, self.workers) + 1), seen.own)  # a quota lets bursts by
         else:
             self.processors = float("inf") if run.environment is None else float(run.environment.cpus_usable)
 
@@ -369,6 +374,16 @@ class _Fit:
         if self.script and len(hand) > self.depth:  # a window of a stream that went on before it
             hand[: self.depth] = hand[self.depth :].mean()
         return hand
+
+
+def _gets(seen: Processors, threads: int) -> float:
+    """Processors that so many threads get beside those of others, where all want one: shares are fair. Where none is
+    idle, a thread that may run does so for the part own ÷ (own + queued) of its time, as own + queued of the run's
+    threads share the processors with those of others. Others that leave some idle give way."""
+    whole, wanted = available(seen), seen.own + seen.queued
+    if not seen.for_others > 0 or seen.own + seen.held < FULL * seen.cpus or seen.queued < QUEUED * seen.own:
+        return whole
+    return whole * threads / (threads + max(0.0, whole * wanted / seen.own - wanted))
 
 
 def _seconds(one: Segment, begin: str, end: str) -> Times:
