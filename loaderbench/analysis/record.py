@@ -453,8 +453,7 @@ class Judged:
     def _watched_advice(self, verdict: Verdict, seen: WatchedFacts, cpus: int) -> tuple[Advice, ...]:
         held_up_by = None if self.contention is None else self.contention.by
         return advise_watched(
-            self.run, self.recording.segments, verdict, self.model, seen, cpus=cpus,
-            consumer_cpu_s=self._consumer_cpu_s(), held_up_by=held_up_by,
+            self.run, self.replays, verdict, self.model, seen, cpus=cpus, held_up_by=held_up_by
         )  # fmt: skip
 
     def _notes(self) -> tuple[Reason, ...]:

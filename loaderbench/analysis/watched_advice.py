@@ -28,23 +28,21 @@ from loaderbench.analysis.advice import (
     Action,
     advice_of,
 )
-from loaderbench.analysis.batch_queue import step_seconds
 from loaderbench.analysis.model import Model
 from loaderbench.analysis.predictions import KNEE, MODEL_ERROR
-from loaderbench.analysis.processors import left_for
 from loaderbench.analysis.statistics import interval
 from loaderbench.analysis.verification import rate_ratio, segments_of, trials_of
 from loaderbench.cases.arms import Arm
-from loaderbench.cases.case import Case, Change
+from loaderbench.cases.case import Change as CaseChange
+from loaderbench.pipeline.change import Change, changed
+from loaderbench.pipeline.edits import Edited
+from loaderbench.pipeline.gains import Replays
 from loaderbench.plain import Json
 from loaderbench.recording.facts import SPAN, STEP, Run, Segment, WatchedEpoch, WatchedFacts
 from loaderbench.recording.record import Advice, Cause, ContentionBy, Estimate, Verdict
 
 Draws = NDArray[np.float64]
-NUM_FOLLOWED, NUM_DRAWS, BLOCK = 256, 60, 16
-"""Batches that are followed, in each draw, and how many of these stay together."""
-MANY_FOLLOWED = 1024
-"""Of the recorded batches in their own order, for the value itself."""
+NUM_DRAWS = 60
 MOST_PREFETCH = 16
 LARGE_PART = 0.20
 """Of a worker's time, from which on one thing in it is worth a name."""
@@ -52,9 +50,8 @@ FITS = 0.7
 """Of the memory that is free, the part that a data set may take."""
 EPOCH_GAIN = 1.03
 OPTIONS = "loader_options"
-PERSISTENT: Change = {OPTIONS: {"persistent_workers": "True"}}
-PINNED: Change = {OPTIONS: {"pin_memory": "True"}}
-METHOD = f"recorded batches followed through the queue, ± {MODEL_ERROR:.0%} of its own; block bootstrap, 95 %"
+PERSISTENT: CaseChange = {OPTIONS: {"persistent_workers": "True"}}
+PINNED: CaseChange = {OPTIONS: {"pin_memory": "True"}}
 
 
 @dataclass(frozen=True)
@@ -108,72 +105,47 @@ def batches_of(segments: Sequence[Segment]) -> Batches | None:
 
 
 class Follower:
-    """Predicts the step of a DataLoader that is set up otherwise."""
+    """Predicts the step of a DataLoader that is set up otherwise, by replay of its batches."""
 
-    def __init__(self, case: Case, batches: Batches, model: Model, cpus: int, consumer_cpu_s: float) -> None:
-        self.case, self.batches, self.cpus = case, batches, cpus
+    def __init__(self, replays: Replays, batches: Batches, cpus: int) -> None:
+        case = replays.fitted.run.case
+        self.replays, self.fitted, self.batches, self.cpus = replays, replays.fitted, batches, cpus
         self.workers, self.prefetch = case.feed.workers, case.feed.prefetch or 2
-        self.real_s, self.num_blocks = model.real.value, model.real.n
-        seen = model.processors.get(Arm.REAL)
-        self.available = float(cpus)
-        lane_cpu = float(batches.cpu.mean())
-        self.other_cpu = consumer_cpu_s if self.workers else max(0.0, consumer_cpu_s - lane_cpu)
-        if seen is not None:
-            self.available = max(left_for(seen, cpus), 1e-9)
-            self.other_cpu = max(self.other_cpu, seen.own * self.real_s - lane_cpu)
-        num = len(batches.making)
-        # Of few batches, many times: a number that each worker has one of would show its start alone.
-        order = np.arange(int(np.clip(num, NUM_FOLLOWED, MANY_FOLLOWED))) % num
-        random = np.random.default_rng(29)
-        starts = random.integers(max(1, num - BLOCK + 1), size=(NUM_DRAWS, NUM_FOLLOWED // BLOCK))
-        picks = np.minimum(starts[:, :, None] + np.arange(BLOCK), num - 1).reshape(NUM_DRAWS, -1)
-        self._picks: tuple[NDArray[np.int64], NDArray[np.int64]] = (order[None, :], picks)
-        self._scaling = np.concatenate([[0.0], random.uniform(0.0, 1.0, NUM_DRAWS)])
-        own_s, ready_s = float(batches.step.mean()), model.ready_step_s
-        self._eased = 0.0 if ready_s is None else max(0.0, 1.0 - ready_s / own_s)
-        """Of a step, the part that is gone where no worker works beside it."""
-        self._easing = random.uniform(0.0, 1.0, NUM_DRAWS)
-        self._noise = np.concatenate([[1.0], np.exp(random.normal(0.0, np.log1p(MODEL_ERROR) / 1.96, NUM_DRAWS))])
-        self.now = self.step_s(self.workers, self.prefetch, batches.making, lane_cpu, eases=0.0)
+        self._roughly = Replays(self.fitted, 0)
 
-    def step_s(
-        self, workers: int, prefetch: int, making: Draws, lane_cpu: float, *, eases: float, point: float = 0.5
-    ) -> Draws:
-        """[1 + NUM_DRAWS]; `eases`: how much of the workers' work may be gone, so that steps beside it are shorter;
-        `point`: of that, for the value."""
-        followed = []
-        more = max(1.0, workers / max(1, self.workers))
-        for number, picks in enumerate(self._picks):
-            # Read waits that grow with the number of readers are those of a storage that gives no more.
-            part = self._scaling[:1] if number == 0 else self._scaling[1:]
-            slower = self.batches.reading[picks] * (more ** part[:, None] - 1.0)
-            easing = np.array([point]) if number == 0 else self._easing
-            step = self.batches.step[picks] * (1.0 - eases * self._eased * easing[:, None])
-            followed.append(step_seconds(making[picks] + slower, step, workers, prefetch))
-        least = (lane_cpu + self.other_cpu) / self.available
-        return np.maximum(np.concatenate(followed), least)
-
-    def gain(self, change: Change) -> Draws:
+    def gain(self, change: CaseChange, *, roughly: bool = False) -> Draws:
+        """`roughly`: the value alone."""
         workers, prefetch = change.get("workers", self.workers), change.get("prefetch", self.prefetch)
         assert isinstance(workers, int) and isinstance(prefetch, int)
-        # A batch costs more workers as much as these, and as much of it is done beside each step.
-        eases, point = float(workers != self.workers), 0.5 * (workers < self.workers)
-        lane_cpu = float(self.batches.cpu.mean())
-        then = self.step_s(workers, prefetch, self.batches.making, lane_cpu, eases=eases, point=point)
-        return np.asarray(self.now / then)
+        # Read waits that grow with the number of readers are those of a storage that gives no more.
+        part = np.random.default_rng(29).uniform(0.0, 1.0, len(self.replays.order.rows))
+        part[0] = 0.0
+        slower = max(1.0, workers / max(1, self.workers)) ** part
+        made = Change(workers=workers, prefetch=prefetch, factors={"read": slower})
+        replays = self._roughly if roughly else self.replays
+        return np.asarray(replays.now_s / replays.step_s(changed(self.fitted, made)))
 
-    def without(self, part: Draws, cpu_part: float) -> Estimate:
-        """If a part of each batch's making, and of its processor time, were gone."""
-        left = np.maximum(self.batches.making - part, 1e-9)
-        cpu = float(self.batches.cpu.mean()) * (1 - cpu_part)
-        then = self.step_s(self.workers, self.prefetch, left, cpu, eases=cpu_part)
-        return self.estimate(self.now / then)
+    def without(self, part: float) -> Estimate:
+        """If a part of the workers' own work were gone."""
+        made = Change(prep=max(0.0, 1.0 - part), cpu=max(0.0, 1.0 - part * self.worker_part))
+        return self.estimate(self.replays.now_s / self.replays.step_s(changed(self.fitted, made)))
+
+    @property
+    def worker_part(self) -> float:
+        """Of the CPU seconds of all threads, those of the workers' batches."""
+        return min(1.0, float(self.batches.cpu.mean()) / max(float(self.fitted.real.batches.cpu.mean()), 1e-12))
+
+    def in_one_thread(self) -> Estimate:
+        """If one thread of each worker did the work of all, and none waited for a processor."""
+        stages, batches = self.fitted.real, self.batches
+        alone = np.resize(batches.cpu, len(stages.window))
+        found = stages.with_(prep=alone, queue=0.0)
+        return self.estimate(self.replays.now_s / self.replays.step_s(Edited(found)))
 
     def estimate(self, gain: Draws) -> Estimate:
-        drawn = gain * self._noise
-        return interval(float(gain[0]), drawn[1:], "ratio", max(2, self.num_blocks), METHOD)
+        return self.replays.estimate(gain, own=MODEL_ERROR)
 
-    def predict(self, change: Change) -> Estimate:
+    def predict(self, change: CaseChange) -> Estimate:
         return self.estimate(self.gain(change))
 
     @property
@@ -183,12 +155,12 @@ class Follower:
 
 
 def advise_watched(
-    run: Run, segments: Sequence[Segment], verdict: Verdict, model: Model, seen: WatchedFacts, *, cpus: int,
-    consumer_cpu_s: float | None, held_up_by: ContentionBy | None,
+    run: Run, replays: Replays | None, verdict: Verdict, model: Model, seen: WatchedFacts, *, cpus: int,
+    held_up_by: ContentionBy | None,
 ) -> tuple[Advice, ...]:  # fmt: skip
     """At most MOST_ACTIONS, the best predicted first; then those whose gain does not follow from what was seen."""
-    batches = batches_of(segments)
-    follower = None if batches is None else Follower(run.case, batches, model, cpus, consumer_cpu_s or 0.0)
+    batches = None if run.recording is None else batches_of(run.recording.segments)
+    follower = None if batches is None or replays is None else Follower(replays, batches, cpus)
     causes = set(verdict.joint or (verdict.bottleneck,))
     actions: list[Action] = []
     if follower is not None:
@@ -240,7 +212,7 @@ def _plain(action: Action, verdict: Verdict) -> Advice:
     return advice_of(action, None if of_its_own else verdict.speedup_if_removed.get(action.cause))
 
 
-def _with_the_applied(actions: Sequence[Action], change: Change, follower: Follower) -> list[Action]:
+def _with_the_applied(actions: Sequence[Action], change: CaseChange, follower: Follower) -> list[Action]:
     """What was applied stays, whatever the best would be now."""
     if any(one.change is not None and dict(one.change) == dict(change) for one in actions) or OPTIONS in change:
         return list(actions)
@@ -257,7 +229,7 @@ def _for_workers(follower: Follower, seen: WatchedFacts) -> list[Action]:
     if settings is not None and settings.iterable and now == 0:
         return []  # whether its data set gives each worker a part of its own is not known
     most = max(cpus, now, min(4 * cpus, MOST_READERS) if follower.reads else 1)
-    gains = {number: float(follower.gain({"workers": number})[0]) for number in range(1, most + 1)}
+    gains = {number: float(follower.gain({"workers": number}, roughly=True)[0]) for number in range(1, most + 1)}
     best = max(gains.values())
     knee = min(number for number, gain in gains.items() if gain >= KNEE * best)
     actions = []
@@ -265,7 +237,9 @@ def _for_workers(follower: Follower, seen: WatchedFacts) -> list[Action]:
     if knee > now or (knee < now and now > cpus):
         actions.append(_arguments("num_workers", {"workers": knee}, follower, details))
     if now:
-        deeper = {number: float(follower.gain({"prefetch": number})[0]) for number in (4, 8, MOST_PREFETCH)}
+        deeper = {
+            number: float(follower.gain({"prefetch": number}, roughly=True)[0]) for number in (4, 8, MOST_PREFETCH)
+        }
         best = max(deeper.values())
         prefetch = min(number for number, gain in deeper.items() if gain >= KNEE * best)
         if prefetch > follower.prefetch:
@@ -274,7 +248,7 @@ def _for_workers(follower: Follower, seen: WatchedFacts) -> list[Action]:
     return actions
 
 
-def _arguments(code: str, change: Change, follower: Follower, details: Mapping[str, Json]) -> Action:
+def _arguments(code: str, change: CaseChange, follower: Follower, details: Mapping[str, Json]) -> Action:
     cause: Cause = "storage" if follower.reads else "prep"
     return Action(cause, code, change, follower.predict(change), details)
 
@@ -314,23 +288,23 @@ def _for_epochs(seen: WatchedFacts, batches: Batches | None) -> list[Action]:
 
 def _for_what_workers_do(follower: Follower, seen: WatchedFacts) -> list[Action]:
     batches, settings = follower.batches, seen.settings
-    making, cpu = float(batches.making.sum()), float(batches.cpu.sum())
+    making = float(batches.making.sum())
+    working = max(1e-12, making - float(batches.reading.sum()))
     actions = []
     part = float(batches.collating.sum()) / making
     if part >= LARGE_PART and settings is not None:
         details: dict[str, Json] = {"name": settings.collate, "part": part}
-        gone = np.minimum(batches.collating, batches.making)
-        predicted = follower.without(gone, min(1.0, float(gone.sum()) / max(cpu, 1e-9)))
+        predicted = follower.without(part * making / working)
         actions.append(Action("prep", "cheaper_collate", None, predicted, details))
     slowest, part = slowest_transform(seen)
     if slowest is not None and part >= LARGE_PART:
-        predicted = follower.without(batches.making * part, min(1.0, part * making / max(cpu, 1e-9)))
+        predicted = follower.without(part * making / working)
         actions.append(Action("prep", "cheaper_transform", None, predicted, {"name": slowest, "part": part}))
     own = np.maximum(batches.making - batches.reading - batches.collating, 0.0)
     part = float(own.sum()) / making
     named = any(one.code == "cheaper_transform" for one in actions)
     if part >= LARGE_PART and not named:
-        predicted = follower.without(own, min(1.0, float(own.sum()) / max(cpu, 1e-9)))
+        predicted = follower.without(part * making / working)
         data: dict[str, Json] = {"name": f"{seen.loaders[0].data}.__getitem__", "part": part}
         actions.append(Action("prep", "cheaper_samples", None, predicted, data))
     return actions
@@ -351,12 +325,8 @@ def _for_threads(follower: Follower, seen: WatchedFacts) -> list[Action]:
     threads = None if settings is None else settings.worker_torch_threads
     if threads is None or threads < 2 or workers * threads <= follower.cpus:
         return []
-    batches = follower.batches
-    alone = np.maximum(batches.cpu + batches.reading, 1e-9)  # one thread does the work of all
-    then = follower.step_s(workers, follower.prefetch, alone, float(batches.cpu.mean()), eases=1.0, point=0.0)
     details: dict[str, Json] = {"threads": threads, "workers": workers, "cpus": follower.cpus}
-    now = np.maximum(follower.now, follower.real_s)  # it waits for processors now
-    return [Action("contention", "worker_threads", None, follower.estimate(now / then), details)]
+    return [Action("contention", "worker_threads", None, follower.in_one_thread(), details)]
 
 
 def _for_memory(follower: Follower, seen: WatchedFacts) -> list[Action]:
@@ -366,7 +336,7 @@ def _for_memory(follower: Follower, seen: WatchedFacts) -> list[Action]:
     batches = follower.batches
     spent = np.minimum(batches.pages * seen.page_s, batches.cpu)
     part = float(spent.sum()) / max(float(batches.cpu.sum()), 1e-9)
-    predicted = follower.without(spent, part)
+    predicted = follower.without(part)
     if predicted.low is not None and predicted.low > 1.0:
         # Memory that is no malloc's, and arrays that it maps by themselves whatever its settings, are not told apart.
         predicted = replace(

@@ -338,11 +338,15 @@ class _Fit:
         )  # fmt: skip
 
     def _cpu_s(self, one: Segment, made: Batches) -> Times:
-        """Of all threads; where the run's own were not told, of the worker and of issuing."""
+        """Of all threads. Where the run's own were not told, of the worker and of the host's thread: it may wait in a
+        script's step, and works in one of ours."""
         assert one.spans is not None
         if one.cpu is not None:
             return made.cpu
-        return one.spans[: len(made), SPAN["cpu_ns"]].clip(0) * NS + made.issue
+        host = np.zeros(len(made)) if self.script else made.issue
+        if one.consumer_cpu_s is not None:
+            host = np.full(len(made), one.consumer_cpu_s / max(1, len(made) - max(1, one.num_warmup)))
+        return one.spans[: len(made), SPAN["cpu_ns"]].clip(0) * NS + host
 
     def _handing(self, one: Segment, start: Table, ready: Table) -> tuple[Times, Times, Times]:
         """(send, take, hand) of each batch."""
