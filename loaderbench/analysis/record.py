@@ -44,7 +44,7 @@ from loaderbench.analysis.waiting import waiting_part
 from loaderbench.analysis.watched_advice import advise_watched
 from loaderbench.analysis.watched_notes import notes_of
 from loaderbench.cases.arms import Arm
-from loaderbench.cases.case import CacheState, Case
+from loaderbench.cases.case import CacheState, Case, Change
 from loaderbench.pipeline.fit import fit
 from loaderbench.pipeline.gains import Replays
 from loaderbench.pipeline.verdict import held_out_residual
@@ -127,6 +127,15 @@ def verdict_so_far(case: Case, recording: Recording) -> Verdict | None:
     run = Run(run_id="", case=case, status="ok", started_at="", wall_s=0.0, environment=None, recording=recording)
     judged = judged_run(run, recording)
     return None if judged is None else judged.attribution.verdict
+
+
+def predicted_gain(run: Run, change: Change) -> Estimate | None:
+    """The gain of another case, by replay; None where a part of it is not known, or the run has no complete step."""
+    judged = None if run.recording is None else judged_run(run, run.recording)
+    if judged is None or judged.usable_cpus is None or judged.facts.watched is not None:
+        return None
+    predictions = judged.predictions(judged.usable_cpus)
+    return None if predictions is None else predictions.predict(change)
 
 
 def judged_run(run: Run, recording: Recording) -> Judged | None:
@@ -423,7 +432,7 @@ class Judged:
         if self.facts.watched is not None:
             verdict = next_run.of_a_script(verdict)
             return replace(verdict, advice=self._watched_advice(verdict, self.facts.watched, self.usable_cpus))
-        predictions = self._predictions(self.usable_cpus)
+        predictions = self.predictions(self.usable_cpus)
         if predictions is None:
             return verdict
         starving = starved or (contention is not None and contention.value > 0.05)
@@ -431,7 +440,7 @@ class Judged:
         measured = Measured(predictions, self.model, starving, held_up_by, self.storage)
         return replace(verdict, advice=verified(self.run, advise(verdict, measured)))
 
-    def _predictions(self, cpus: int) -> Predictions | None:
+    def predictions(self, cpus: int) -> Predictions | None:
         if self.replays is None:
             return None
         in_memory = self.case.subject.cache == "warm" and not self.model.storage_costs

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from loaderbench.analysis import storage
+from loaderbench.analysis.processors import available
 from loaderbench.pipeline.edits import Edited, Removed, beside_less_work, without
-from loaderbench.pipeline.fit import Fitted, met, usual_s
+from loaderbench.pipeline.fit import Fitted, fair_part, met, usual_s
 from loaderbench.pipeline.stages import Stages, Times
 
 
@@ -57,7 +58,8 @@ def changed(fitted: Fitted, change: Change) -> Edited:
         read=(one.read - one.tail) * change.reading + one.tail, shared_s=stages.shared_s * change.reading,
     )  # fmt: skip
     if change.workers is not None or change.depth is not None or change.rate is not None:
-        found = _in_line(fitted, found)
+        workers = found.stages.workers if change.workers is None else change.workers
+        found = _beside_others(fitted, _in_line(fitted, found), workers)
     if change.rate is not None:
         found = found.with_(shared_s=1.0 / change.rate)
     if change.least_s:
@@ -95,6 +97,22 @@ def _in_line(fitted: Fitted, found: Edited) -> Edited:
         return replace(stages.with_(read=(one.read - one.tail) * part + one.tail), in_line=True)
 
     return replace(found, stages=served(found.stages), against=served(real))
+
+
+def _beside_others(fitted: Fitted, found: Edited, workers: int) -> Edited:
+    """With the processors that so many workers and the host get beside others, who take as much from fewer threads."""
+    seen, against = fitted.seen, found.against
+    if seen is None or against is None or fair_part(seen, 1) == 1.0:
+        return found
+
+    def shared(stages: Stages, threads: int) -> Stages:
+        one, part = stages.batches, fair_part(seen, threads)
+        runs = min(1.0, available(seen) * part / threads)  # of its time, a thread that wants to
+        bare = one.prep - np.minimum(one.queue, one.prep)
+        return replace(stages.with_(prep=bare / runs), processors=available(seen) * part)
+
+    found = replace(found, stages=shared(found.stages, max(1, workers) + 1))
+    return replace(found, against=shared(against, max(1, fitted.real.workers) + 1))
 
 
 def _longer(fitted: Fitted, before: float, then: float) -> float:

@@ -201,7 +201,8 @@ class _Fit:
         self.seen_by_arm = processors_of(recording)
         seen = self.seen_by_arm.get(Arm.REAL)
         if seen is not None:
-            self.processors = max(_gets(seen, max(1, self.workers) + 1), seen.own)  # a quota lets bursts by
+            part = fair_part(seen, max(1, self.workers) + 1)
+            self.processors = max(available(seen) * part, seen.own)  # a quota lets bursts by
         else:
             self.processors = float("inf") if run.environment is None else float(run.environment.cpus_usable)
 
@@ -380,14 +381,14 @@ class _Fit:
         return hand
 
 
-def _gets(seen: Processors, threads: int) -> float:
-    """Processors that so many threads get beside those of others, where all want one: shares are fair. Where none is
-    idle, a thread that may run does so for the part own ÷ (own + queued) of its time, as own + queued of the run's
-    threads share the processors with those of others. Others that leave some idle give way."""
+def fair_part(seen: Processors, threads: int) -> float:
+    """Of the processors, what so many threads get beside those of others, where all want one: shares are fair. Where
+    none is idle, a thread that may run does so for the part own ÷ (own + queued) of its time, as own + queued of the
+    run's threads share the processors with those of others. 1 beside others that leave some idle: they give way."""
     whole, wanted = available(seen), seen.own + seen.queued
     if not seen.for_others > 0 or seen.own + seen.held < FULL * seen.cpus or seen.queued < QUEUED * seen.own:
-        return whole
-    return whole * threads / (threads + max(0.0, whole * wanted / seen.own - wanted))
+        return 1.0
+    return threads / (threads + max(0.0, whole * wanted / seen.own - wanted))
 
 
 def _seconds(one: Segment, begin: str, end: str) -> Times:

@@ -10,6 +10,7 @@ from time import perf_counter_ns
 from loaderbench.analysis.forecast import calibrated, held_part, predicted_epoch
 from loaderbench.analysis.forecast_source import joined, layers_source, source_of
 from loaderbench.analysis.ledger import collected
+from loaderbench.analysis.record import predicted_gain
 from loaderbench.cases.case import FIELDS, PARTS, Case, Change, FieldValue
 from loaderbench.cases.options import ForecastOptions, base_type, whole_number
 from loaderbench.cases.study import check_range
@@ -325,13 +326,14 @@ def _after(
     measured = _readable(_runs_like(store, source, lambda other: same_setting(other, wanted)))
     if measured:
         return _after_as(label, joined(measured[-1], measured[:-1]), source)
-    record = store.find(source.source_id).record
-    speedup = None if record is None else _advised(record, change)
+    found = store.find(source.source_id)
+    speedup = None if found.record is None else _advised(found.record, change)
+    speedup = speedup or predicted_gain(load_stored(found), change)
     if speedup is None or speedup.low is None or speedup.high is None:
         flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in change.items())
         raise ConfigError(
-            f"the gain of {text} is unknown: {source.source_id} has no such advice with an interval, and no "
-            f"stored run uses it; measure one with `loaderbench run … {flags}`"
+            f"the gain of {text} is unknown: {source.source_id} does not tell enough to predict it with an interval, "
+            f"and no stored run uses it; measure one with `loaderbench run … {flags}`"
         )
     state: EpochState = "warm" if source.cold is None or source.cold.run_id != source.source_id else "cold"
     where = {"cold": "the storage", "warm": "memory"}[state]
