@@ -38,6 +38,11 @@ def short(value: object, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
+def counted(number: int, one: str, more: str = "") -> str:
+    """1 trial is; 2 trials are. `more`: empty where only an s is added."""
+    return f"{number:,} {one if number == 1 else more or f'{one}s'}"
+
+
 def memory_size(num_bytes: float) -> str:
     """Binary units, as memory is sold: 5,495 MiB; 18.2 GiB."""
     if abs(num_bytes) >= 10 * 2**30:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from loaderbench.cases.options import ModelOptions
-from loaderbench.commands.kept import run_study, show_study
+from loaderbench.commands.kept import measure_kept
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import Interrupted, check_json_target, counted
+from loaderbench.commands.terminal import check_json_target
 
 
 @with_options()
@@ -34,17 +35,6 @@ def fit(
 
     check_json_target(output.json_out)
     plan = plan_fit(model, options, memory, how)
-    from loaderbench.recording.store import Store  # late: refusals come without it
-    from loaderbench.studies.model_fit import FitStudy
+    from loaderbench.studies.model_fit import FitStudy  # late: refusals come without it
 
-    store = Store(output.results)
-    store.check_writable()
-    study = FitStudy(plan, store, resume=resume)
-    ended = run_study(study, output)
-    show_study(study, output)
-    if ended is not None:
-        kept = counted(len(study.trials), "trial is", "trials are")
-        raise Interrupted(f"interrupted: {kept} kept; --resume continues", ended)
-    found = study.findings()
-    if not found.largest_batch or not (found.confirmed or found.not_measured):
-        raise typer.Exit(1)
+    measure_kept(partial(FitStudy, plan, resume=resume), output)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from loaderbench.cases.options import ModelOptions
-from loaderbench.commands.kept import run_study, show_study
+from loaderbench.commands.kept import measure_kept
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import Interrupted, check_json_target
+from loaderbench.commands.terminal import check_json_target
 
 
 @with_options(without=("mode", "optimizer"))
@@ -30,15 +31,6 @@ def io(
 
     check_json_target(output.json_out)
     plan = plan_io(model, options, batch_size, max_batch, inc)
-    from loaderbench.recording.store import Store  # late: refusals come without it
-    from loaderbench.studies.model_io import IoStudy
+    from loaderbench.studies.model_io import IoStudy  # late: refusals come without it
 
-    store = Store(output.results)
-    store.check_writable()
-    study = IoStudy(plan, store)
-    ended = run_study(study, output)
-    show_study(study, output)
-    if ended is not None:
-        raise Interrupted(f"interrupted: {study.num_done} batch sizes finished and are kept", ended)
-    if study.failed:
-        raise typer.Exit(1)
+    measure_kept(partial(IoStudy, plan), output)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from loaderbench.cases.options import ModelOptions
-from loaderbench.commands.kept import run_study, show_study
+from loaderbench.commands.kept import measure_kept
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import Interrupted, check_json_target, counted
+from loaderbench.commands.terminal import check_json_target
 
 
 @with_options()
@@ -53,16 +54,6 @@ def offload(
     plan = plan_offload(
         model, options, batch_size, above_kb=offload_above, after=offload_after, memory=memory, steps=steps, study=study
     )
-    from loaderbench.recording.store import Store  # late: refusals come without it
-    from loaderbench.studies.model_offload import OffloadStudy
+    from loaderbench.studies.model_offload import OffloadStudy  # late: refusals come without it
 
-    store = Store(output.results)
-    store.check_writable()
-    found = OffloadStudy(plan, store)
-    ended = run_study(found, output)
-    show_study(found, output)
-    if ended is not None:
-        kept = counted(found.num_timed, "setting was timed and is", "settings were timed and are")
-        raise Interrupted(f"interrupted: {kept} kept", ended)
-    if found.failed:
-        raise typer.Exit(1)
+    measure_kept(partial(OffloadStudy, plan), output)

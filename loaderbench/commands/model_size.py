@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from loaderbench.cases.options import ModelOptions, SizeOptions
-from loaderbench.commands.kept import run_study, show_study
+from loaderbench.commands.kept import measure_kept
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import Interrupted, check_json_target, counted
+from loaderbench.commands.terminal import check_json_target
 
 
 @with_options()
@@ -25,17 +26,6 @@ def size(
 
     check_json_target(output.json_out)
     plan = plan_size(model, options, asked, output.results)
-    from loaderbench.recording.store import Store  # late: refusals come without it
-    from loaderbench.studies.model_size import SizeStudy
+    from loaderbench.studies.model_size import SizeStudy  # late: refusals come without it
 
-    store = Store(output.results)
-    store.check_writable()
-    study = SizeStudy(plan, store)
-    ended = run_study(study, output)
-    show_study(study, output)
-    if ended is not None:
-        num_done = sum(bool(batch.rounds) for batch in study.batches)
-        kept = counted(num_done, "batch size was measured and is", "batch sizes were measured and are")
-        raise Interrupted(f"interrupted: {kept} kept", ended)
-    if study.failed:
-        raise typer.Exit(1)
+    measure_kept(partial(SizeStudy, plan), output)

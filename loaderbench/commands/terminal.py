@@ -101,11 +101,6 @@ def show_plan(cases: Sequence[Case], title: Callable[[Case], str] = attrgetter("
     echo(f"{len(cases)} case{'s' * (len(cases) != 1)}, at most {seconds / 60:.1f} minutes{longer}")
 
 
-def counted(number: int, one: str, more: str) -> str:
-    """1 trial is; 2 trials are"""
-    return f"{number:,} {one if number == 1 else more}"
-
-
 def end(records: Sequence[RunRecord], num_cases: int, ended: BaseException | None, go_on: str = "") -> None:
     """End a command that measured cases: raises the error that sets the exit code, unless that is 0. `go_on`: how an
     interrupted one is continued."""

@@ -40,6 +40,8 @@ PROBE_PART, LEAST_PROBE_S, MOST_PROBE_S = 0.4, 2.0, 6.0
 class CapacityStudy(KeptStudy):
     """One search. What was measured is kept and stored, however `run` ends."""
 
+    keeps_empty = False
+
     def __init__(self, plan: CapacityPlan, store: Store) -> None:
         super().__init__("capacity", store.new_study("capacity", [plan.facts.case.subject.dataset_name]))
         self._seconds, self._facts = plan.seconds, plan.facts
@@ -55,6 +57,10 @@ class CapacityStudy(KeptStudy):
     @property
     def begun(self) -> bool:
         return bool(self._facts.looks)
+
+    @property
+    def kept(self) -> str:
+        return f"{self.num_looks} measurements finished and are kept"
 
     @property
     def num_looks(self) -> int:

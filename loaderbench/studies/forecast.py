@@ -443,11 +443,11 @@ class ForecastStudy(KeptStudy):
         return self._facts
 
     @property
-    def unfinished(self) -> str:
-        """What an interruption left out, as the end of a sentence."""
+    def kept(self) -> str:
+        """What an interruption left out too."""
         if self._facts.check is None and self._plan.checkpoint_to is not None:
-            return "checkpoints were not timed"
-        return "the check did not finish"
+            return "the forecast is kept; checkpoints were not timed"
+        return "the forecast is kept; the check did not finish"
 
     @property
     def failed(self) -> bool:

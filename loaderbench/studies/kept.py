@@ -31,10 +31,23 @@ class KeptStudy(ABC):
     def facts(self) -> StudyFacts:
         """What is known so far."""
 
+    keeps_empty = True
+    """Whether it is stored where nothing was measured."""
+
     @property
     def begun(self) -> bool:
         """Whether there is anything to show."""
         return True
+
+    @property
+    @abstractmethod
+    def kept(self) -> str:
+        """What an interrupt leaves of it, in words."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether its command ends with an error, although it came to its end."""
+        return False
 
     @property
     def _log(self) -> Path:

@@ -146,6 +146,16 @@ class MemoryStudy(KeptStudy):
     def begun(self) -> bool:
         return bool(self.batches)
 
+    @property
+    def kept(self) -> str:
+        done = sum(one.status not in ("interrupted", "skipped") for one in self.batches)
+        return f"{done} of {len(self._plan.batch_sizes)} batch sizes were measured and are kept"
+
+    @property
+    def failed(self) -> bool:
+        """Whether a batch failed, or could not be predicted."""
+        return any(one.status == "failed" or one.trace is None for one in self.batches)
+
     def facts(self) -> ModelMemoryFacts:
         """What is known so far."""
         return ModelMemoryFacts(

@@ -48,9 +48,8 @@ class IoStudy(KeptStudy):
         return bool(self._facts.batches)
 
     @property
-    def num_done(self) -> int:
-        """Batches with their times."""
-        return len(self._facts.batches)
+    def kept(self) -> str:
+        return f"{len(self._facts.batches)} batch sizes finished and are kept"
 
     @property
     def failed(self) -> bool:

@@ -33,6 +33,10 @@ class LayersStudy(KeptStudy):
         return self._facts.times is not None
 
     @property
+    def kept(self) -> str:
+        return "the layers' times in the step are kept" if self.measured else "no block was finished"
+
+    @property
     def failed(self) -> bool:
         return self._facts.failure is not None or (self._plan.alone and self._facts.alone is None)
 

@@ -107,6 +107,17 @@ class PrecisionStudy(KeptStudy):
     def begun(self) -> bool:
         return bool(self.modes)
 
+    @property
+    def kept(self) -> str:
+        num_done = sum(mode.status != "interrupted" for mode in self.modes)
+        return f"{num_done} of {len(self._steps)} precisions finished and are kept"
+
+    @property
+    def failed(self) -> bool:
+        """Whether a mode failed, or none could be run."""
+        statuses = [one.status for one in self.modes]
+        return "failed" in statuses or all(status == "skipped" for status in statuses)
+
     def facts(self) -> PrecisionFacts:
         """What was measured so far."""
         step = self._steps[0]
