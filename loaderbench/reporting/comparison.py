@@ -1,10 +1,10 @@
-"""Two sides as text, in 80 columns: the outcome in words, the rates, then what each storage did."""
+"""Two sides: the outcome in words, the rates, then what each storage did; the rates as a figure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from loaderbench import plain
 from loaderbench.analysis.comparison import DATA_SET
@@ -28,16 +28,19 @@ from loaderbench.recording.studies import (
     SideStorage,
 )
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.comparison_figure import comparison_figures
 from loaderbench.reporting.console import make_console, styled
+from loaderbench.reporting.figures import Figure, cells, colour, legend, name_axes, name_bars, note, stack, whiskers
 from loaderbench.reporting.result import Column, Result, Table
 from loaderbench.reporting.shown import Shown
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
     from rich.console import Console
 
 OUTCOME_WORDS: Mapping[str, str] = {"from_memory": "from memory"}
 OUTCOME_STYLES = {"faster": "green", "slower": "bold red", "indistinguishable": "yellow", "from_memory": "yellow"}
+SIDE_COLOURS = ("line0", "prep")
+"""The second has a hatch too."""
 LABEL_WIDTH = 16
 """Longer names are cut in the table headings."""
 
@@ -361,6 +364,52 @@ def print_regression(
     word, style = ("regression", "bold red") if regression else ("no regression", "green")
     text = f"{word}: {fmt.speedup(comparison.ratio)} of the baseline's images/s, threshold {threshold:.0%} slower"
     console.print(styled(text, style))
+
+
+# -- the figure ------------------------------------------------------------------------------------------
+
+
+def comparison_figures(comparison: Comparison, labels: Labels) -> list[Figure]:
+    """Both sides' rates, a group for each cache state and number of workers, where any was measured."""
+    pairs = [pair for pair in comparison.pairs if pair.a.throughput is not None or pair.b.throughput is not None]
+    figure = Figure(
+        "rates",
+        f"{labels['a']} and {labels['b']}: images/s",
+        "Both sides measured in turns, for each state of the page cache and number of workers.",
+        [
+            {
+                "cache": pair.cache,
+                "workers": pair.workers,
+                "side": labels[name],
+                **cells(pair.side(name).throughput, "images_per_s", "low", "high"),
+                "verdict": pair.side(name).bottleneck,
+            }
+            for pair in pairs
+            for name in SIDE_NAMES
+            if pair.side(name).throughput is not None
+        ],
+        1.0 + 0.5 * len(pairs),
+        partial(_draw, pairs=pairs, labels=labels),
+        1.2 + 0.9 * len(pairs),
+    )
+    return [figure] if pairs else []
+
+
+def _draw(drawing: Drawing, pairs: Sequence[Pair], labels: Labels) -> None:
+    axes = drawing.subplots()
+    look: dict[str, Any] = {"facecolor": colour("page"), "edgecolor": "none", "pad": 0.8}
+    for number, name in enumerate(SIDE_NAMES):
+        for at, side in enumerate(pair.side(name) for pair in pairs):
+            place = at + (number - 0.5) * 0.38
+            if side.throughput is not None:
+                stack(axes, place, [(SIDE_COLOURS[number], side.throughput.value)], height=0.34)
+                reach = whiskers([side.throughput])
+                axes.errorbar(side.throughput.value, place, xerr=reach, fmt="none", ecolor=colour("ink"))
+                note(axes, f" {side.bottleneck or ''}", (0, place), bbox=look)
+    names = [f"{pair.cache}, {pair.workers} worker{'s' * (pair.workers != 1)}" for pair in pairs]
+    name_bars(axes, names, [float(number) for number in range(len(pairs))])
+    name_axes(axes, "images/s, with 95 % interval; on each bar its verdict")
+    legend(drawing, SIDE_COLOURS, [labels[name] for name in SIDE_NAMES])
 
 
 class ShownComparison(Shown[CompareFacts, Comparison]):

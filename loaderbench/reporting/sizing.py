@@ -1,17 +1,21 @@
-"""A sizing study as text: the batch table, the devices needed, what bounds them, and who can feed them."""
+"""A sizing study: the batch table, the devices needed, what bounds them, who can feed them, and the rates by batch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from loaderbench.plain import JsonObject
 from loaderbench.recording.model_size import BatchFigures, FeedFacts, SizeBound, SizeFacts, Sizing, StoppedBy, Supply
 from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
+from loaderbench.reporting.figures import LEVEL, Figure, cells, doublings, line, name_axes
 from loaderbench.reporting.result import Column, Result, Table
 from loaderbench.reporting.shown import Shown
-from loaderbench.reporting.sizing_figure import sizing_figures
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
 
 CHOSEN = "←"
 STAGES = {
@@ -289,6 +293,44 @@ def missing_lines(sizing: Sizing) -> list[str]:
 
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+# -- the figure ------------------------------------------------------------------------------------------
+
+
+def sizing_figures(sizing: Sizing) -> list[Figure]:
+    """The rates by batch, where there are any."""
+    rows = [row for row in sizing.batches if row.samples_per_s is not None and row.s_per_sample is not None]
+    rates = Figure(
+        "batches",
+        f"{sizing.model}, {sizing.mode}: images/s, and time per image, by batch",
+        "Measured batches with their 95 % intervals; times of an emulated device are its profile's, and have none. The "
+        "dashed line is the batch of the answer.",
+        [
+            {
+                "batch_size": row.batch_size,
+                **cells(row.samples_per_s, "images_per_s", "low_images_per_s", "high_images_per_s"),
+                "ms_per_image": None if row.s_per_sample is None else row.s_per_sample * 1e3,
+                "chosen": "yes" if row.batch_size == sizing.chosen_batch else "no",
+            }
+            for row in rows
+        ],
+        2.6,
+        partial(_draw, rows=rows, chosen=sizing.chosen_batch),
+    )
+    return [rates] if rows else []
+
+
+def _draw(drawing: Drawing, rows: Sequence[BatchFigures], chosen: int | None) -> None:
+    left, right = drawing.subplots(1, 2)
+    sizes = [row.batch_size for row in rows]
+    line(left, sizes, [row.samples_per_s for row in rows], "line0")
+    line(right, sizes, [row.s_per_sample for row in rows], "line1", "s", scale=1e3)
+    for axes, values in ((left, "images/s"), (right, "ms per image")):
+        doublings(axes, sizes)
+        name_axes(axes, "batch", values, from_zero="y")
+        if chosen in sizes:
+            axes.axvline(chosen, **LEVEL)
 
 
 class ShownSizing(Shown[SizeFacts, Sizing]):
