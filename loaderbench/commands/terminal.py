@@ -16,7 +16,7 @@ import typer
 
 from loaderbench import plain
 from loaderbench.errors import LoaderbenchError
-from loaderbench.printable import clean, clean_lines
+from loaderbench.printable import clean, clean_lines, counted
 
 if TYPE_CHECKING:
     from loaderbench.cases.case import Case
@@ -98,7 +98,7 @@ def show_plan(cases: Sequence[Case], title: Callable[[Case], str] = attrgetter("
         echo(title(case))
     seconds = sum(expected_seconds(case) for case in cases)
     longer = "" if all(case.effort.is_limited for case in cases) else ", longer if --steps take longer"
-    echo(f"{len(cases)} case{'s' * (len(cases) != 1)}, at most {seconds / 60:.1f} minutes{longer}")
+    echo(f"{counted(len(cases), 'case')}, at most {seconds / 60:.1f} minutes{longer}")
 
 
 def end(records: Sequence[RunRecord], num_cases: int, ended: BaseException | None, go_on: str = "") -> None:

@@ -206,9 +206,6 @@ class ShownCapacity(Shown[CapacityFacts, Capacity]):
     def about(self, facts: CapacityFacts) -> str:
         return f"{facts.case.subject.dataset_name}, up to {facts.max_ranks} ranks"
 
-    def interrupted(self, facts: CapacityFacts) -> bool:
-        return facts.interrupted
-
     def result(self, facts: CapacityFacts, found: Capacity) -> Result:
         return Result(
             title=f"How many accelerators {found.dataset_name} feeds",

@@ -11,6 +11,7 @@ from loaderbench.analysis.comparison import DATA_SET
 from loaderbench.cases.case import CacheState
 from loaderbench.findings.figures import is_wide
 from loaderbench.plain import JsonObject
+from loaderbench.printable import counted
 from loaderbench.recording.record import Range
 from loaderbench.recording.studies import (
     SIDE_NAMES,
@@ -150,7 +151,7 @@ def configuration(cache: CacheState, workers: int) -> str:
 
 
 def _workers(number: int) -> str:
-    return "no workers" if number == 0 else f"{number} worker{'s' * (number != 1)}"
+    return "no workers" if number == 0 else counted(number, "worker")
 
 
 def _rates(comparison: Comparison, labels: Labels) -> Table:
@@ -187,8 +188,7 @@ def parity_lines(parity: Parity, labels: Labels) -> list[str]:
     if predicted is not None:
         rate = predicted.samples_per_s
         expected = (
-            f"; predicted, not measured: {fmt.number(rate.value)} ({fmt.number(rate.low)}–{fmt.number(rate.high)}) "
-            f"with {_workers(predicted.workers)}"
+            f"; predicted, not measured: {fmt.with_interval(rate, fmt.number)} with {_workers(predicted.workers)}"
         )
     if parity.basis == "predicted":
         lines = [f"{cache}: {b} has not reached {goal}: {best}{expected}"]
@@ -406,7 +406,7 @@ def _draw(drawing: Drawing, pairs: Sequence[Pair], labels: Labels) -> None:
                 reach = whiskers([side.throughput])
                 axes.errorbar(side.throughput.value, place, xerr=reach, fmt="none", ecolor=colour("ink"))
                 note(axes, f" {side.bottleneck or ''}", (0, place), bbox=look)
-    names = [f"{pair.cache}, {pair.workers} worker{'s' * (pair.workers != 1)}" for pair in pairs]
+    names = [f"{pair.cache}, {counted(pair.workers, 'worker')}" for pair in pairs]
     name_bars(axes, names, [float(number) for number in range(len(pairs))])
     name_axes(axes, "images/s, with 95 % interval; on each bar its verdict")
     legend(drawing, SIDE_COLOURS, [labels[name] for name in SIDE_NAMES])

@@ -106,9 +106,7 @@ def long_time(seconds: float | None) -> str:
 
 def interval(one: Range) -> str:
     """6.52 h (5.90 – 7.21 h)"""
-    if one.low is None or one.high is None:
-        return long_time(one.value)
-    return f"{long_time(one.value)} ({long_time(one.low)} – {long_time(one.high)})"
+    return fmt.with_interval(one, long_time, " – ")
 
 
 PART_COLUMNS = (

@@ -19,13 +19,22 @@ from loaderbench.printable import clean as clean
 from loaderbench.printable import memory_size
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.lines import RunLine
-from loaderbench.recording.record import Advice, Estimate, RunRecord
+from loaderbench.recording.record import Advice, Estimate, Range, RunRecord
 from loaderbench.reporting import words
 
 NOT_MEASURED = "not measured"
 MISSING = "–"
 
 T = TypeVar("T")
+
+
+class OfImages(Protocol):
+    """What takes square images."""
+
+    @property
+    def channels(self) -> int: ...
+    @property
+    def input_size(self) -> int | None: ...
 
 
 class OfCase(Protocol):
@@ -205,6 +214,13 @@ def speedup(estimate: Estimate | None) -> str:
     return f"{estimate.value:.2f}×{spread}"
 
 
+def with_interval(one: Estimate | Range, show: Callable[[float], str], to: str = "–") -> str:
+    """1.84 s (1.70 s–1.98 s); the value alone where it has no interval."""
+    if one.low is None or one.high is None:
+        return show(one.value)
+    return f"{show(one.value)} ({show(one.low)}{to}{show(one.high)})"
+
+
 def ratio(estimate: Estimate | None) -> str:
     """`1.60× (1.44–1.76)` for a table."""
     return MISSING if estimate is None else speedup(estimate)
@@ -215,9 +231,8 @@ def ratio(estimate: Estimate | None) -> str:
 
 def bytes_rate(value: float, low: float | None, high: float | None) -> str:
     """`23.0 MB/s`, with its interval where that is wide: `23.0 MB/s (20.0 MB/s – 26.0 MB/s)`."""
-    if low is None or high is None or not is_wide(value, low, high):
-        return size(value, "/s")
-    return f"{size(value, '/s')} ({size(low, '/s')} – {size(high, '/s')})"
+    wide = low is not None and high is not None and is_wide(value, low, high)
+    return with_interval(Range(value, low if wide else None, high), lambda rate: size(rate, "/s"), " – ")
 
 
 def prep_share(record: RunRecord) -> float | None:
@@ -275,6 +290,11 @@ def workload(case: Case) -> str:
 def loader_name(case: Case) -> str:
     """multiprocess 8w"""
     return clean(f"{case.feed.loader} {case.feed.workers}w" if case.feed.workers else case.feed.loader)
+
+
+def image_shape(of: OfImages) -> str:
+    """3×224×224"""
+    return f"{of.channels}×{of.input_size}×{of.input_size}"
 
 
 def by_resolution(items: Iterable[CaseT]) -> list[tuple[str, list[CaseT]]]:

@@ -8,9 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from loaderbench.plain import JsonObject, to_json
-from loaderbench.printable import memory_size
+from loaderbench.printable import counted, memory_size
 from loaderbench.recording.ledger import LEDGER_KINDS, Entry, Ledger, LedgerKind, LedgerScore, Unit
 from loaderbench.recording.machines import HARDWARE
+from loaderbench.recording.record import Range
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.figures import LEVEL, Figure, colour, name_axes, panels
 from loaderbench.reporting.result import Column, Result, Row, Table
@@ -87,19 +88,14 @@ def left_out(ledger: Ledger, last: int) -> list[str]:
     older, elsewhere, damaged = max(len(ledger.entries) - last, 0), ledger.num_elsewhere, ledger.num_unreadable
     lines = []
     if older:
-        lines.append(
-            f"{older:,} older {_entries(older)}; the scores count them; --last {len(ledger.entries)} shows all"
-        )
+        what = counted(older, "older entry", "older entries")
+        lines.append(f"{what}; the scores count them; --last {len(ledger.entries)} shows all")
     if elsewhere:
-        lines.append(f"{elsewhere:,} {_entries(elsewhere)} of other machines; --all counts them")
+        lines.append(f"{counted(elsewhere, 'entry', 'entries')} of other machines; --all counts them")
     if damaged:
-        noun = "run or study that cannot be read" if damaged == 1 else "runs and studies that cannot be read"
-        lines.append(f"{damaged:,} {noun}; `loaderbench list` says why")
+        what = counted(damaged, "run or study that cannot be read", "runs and studies that cannot be read")
+        lines.append(f"{what}; `loaderbench list` says why")
     return lines
-
-
-def _entries(number: int) -> str:
-    return "entry" if number == 1 else "entries"
 
 
 # -- cells -----------------------------------------------------------------------------------------------
@@ -129,10 +125,7 @@ def entry_row(entry: Entry) -> Row:
 
 def predicted_text(entry: Entry) -> str:
     """`1.60× (1.44× – 1.76×)`; the value alone where there is no interval."""
-    value = value_text(entry.predicted, entry.unit)
-    if entry.low is None or entry.high is None:
-        return value
-    return f"{value} ({value_text(entry.low, entry.unit)} – {value_text(entry.high, entry.unit)})"
+    return fmt.with_interval(Range(entry.predicted, entry.low, entry.high), _TEXTS[entry.unit], " – ")
 
 
 _TEXTS: Mapping[Unit, Callable[[float], str]] = {
@@ -213,7 +206,7 @@ def _draw(drawing: Drawing, kinds: Mapping[LedgerKind, Sequence[Entry]]) -> None
     grid = panels(drawing, len(kinds), columns)
     for number, (axes, (kind, entries)) in enumerate(zip(grid, kinds.items(), strict=True)):
         _panel(axes, entries)
-        axes.set_title(f"{kind}: {len(entries):,} prediction{'s' * (len(entries) != 1)}", loc="left")
+        axes.set_title(f"{kind}: {counted(len(entries), 'prediction')}", loc="left")
         name_axes(axes, "entry, oldest first" if number + columns >= len(kinds) else "", "measured ÷ predicted")
         if number % columns:
             axes.set_ylabel("")
@@ -298,5 +291,5 @@ def ledger_sentence(ledger: Ledger) -> str:
     number, scores = len(ledger.entries), ledger.scores.values()
     errors = ", ".join(f"{one.kind} {error_text(one.median_error_fraction)}" for one in scores)
     known, held = sum(one.num_intervals for one in scores), sum(one.num_held for one in scores)
-    intervals = f"; {held} of {known} interval{'s' * (known != 1)} held" if known else ""
+    intervals = f"; {held} of {counted(known, 'interval')} held" if known else ""
     return f"{number:,} prediction{'s were' if number != 1 else ' was'} measured; median error: {errors}{intervals}."

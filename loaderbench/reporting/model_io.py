@@ -30,8 +30,7 @@ PINNED = "From pinned memory that no cache holds, and back to such memory, each 
 
 def settings(result: ModelIo) -> list[str]:
     """What was asked for."""
-    size = f"{result.channels}×{result.input_size}×{result.input_size}"
-    return [result.model, result.precision, size, result.device_name]
+    return [result.model, result.precision, fmt.image_shape(result), result.device_name]
 
 
 def io_sentence(result: ModelIo) -> str:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from loaderbench.plain import JsonObject
 from loaderbench.recording.model_layers import LayerRow, LayersFacts, LayersResult, TypeRow
 from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
@@ -393,9 +391,6 @@ def sentence(result: LayersResult) -> str:
 class ShownLayers(Shown[LayersFacts, LayersResult]):
     """Shows a study of a model's layers."""
 
-    def about(self, facts: LayersFacts) -> str:
-        return f"{facts.step.model}, {facts.step.mode}"
-
     def interrupted(self, facts: LayersFacts) -> bool:
         return facts.status == "interrupted"
 
@@ -412,6 +407,3 @@ class ShownLayers(Shown[LayersFacts, LayersResult]):
             ],
             draw=partial(layers_figures, found),
         )
-
-    def as_json(self, facts: LayersFacts, found: LayersResult) -> JsonObject:
-        return super().as_json(facts, replace(found, caveats=tuple(caveat.worded() for caveat in found.caveats)))

@@ -52,9 +52,8 @@ def _unchecked(result: ModelMemory | ModelFit) -> list[str]:
 
 
 def _asked(result: ModelMemory | ModelFit) -> list[str]:
-    size = f"{result.channels}×{result.input_size}×{result.input_size}"
     optimizer = [] if result.optimizer is None else [result.optimizer]
-    return [result.model, result.mode, result.precision, *optimizer, size]
+    return [result.model, result.mode, result.precision, *optimizer, fmt.image_shape(result)]
 
 
 def _error(fraction: float) -> str:
@@ -295,12 +294,6 @@ def _unit(most_bytes: int) -> tuple[str, float]:
 class ShownMemory(Shown[ModelMemoryFacts, ModelMemory]):
     """Shows a study of a model's memory."""
 
-    def about(self, facts: ModelMemoryFacts) -> str:
-        return f"{facts.step.model}, {facts.step.mode}"
-
-    def interrupted(self, facts: ModelMemoryFacts) -> bool:
-        return facts.interrupted
-
     def result(self, facts: ModelMemoryFacts, found: ModelMemory) -> Result:
         return memory_result(found)
 
@@ -373,12 +366,6 @@ def _trial_failures(result: ModelFit) -> list[str]:
 
 class ShownFit(Shown[ModelFitFacts, ModelFit]):
     """Shows a search for the largest batch."""
-
-    def about(self, facts: ModelFitFacts) -> str:
-        return f"{facts.step.model}, {facts.step.mode}"
-
-    def interrupted(self, facts: ModelFitFacts) -> bool:
-        return facts.interrupted
 
     def result(self, facts: ModelFitFacts, found: ModelFit) -> Result:
         missing = [] if found.not_measured is None else [f"trials: {found.not_measured}"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from loaderbench.printable import counted
 from loaderbench.recording.model_split import ModelSplit, SplitFacts, SplitMember
 from loaderbench.recording.record import Estimate
 from loaderbench.recording.split_times import SplitTime
@@ -80,9 +81,8 @@ def times_table(times: Sequence[SplitTime]) -> Table:
 
 def settings(result: ModelSplit) -> list[str]:
     """What was asked for."""
-    size = f"{result.channels}×{result.input_size}×{result.input_size}"
     devices = ", ".join(member.device for member in result.members)
-    return [result.model, "infer", result.precision, size, f"batch {result.batch_size}", devices]
+    return [result.model, "infer", result.precision, fmt.image_shape(result), f"batch {result.batch_size}", devices]
 
 
 # -- the answer ------------------------------------------------------------------------------------------
@@ -219,9 +219,9 @@ def sections(result: ModelSplit) -> list[Section]:
             share = fmt.percent(stolen)
             means.append(f"The hypervisor gave {share} of the processors' time to others while {what}: measure again.")
     if result.num_late:
-        means.append(f"{result.num_late} turn{'s' * (result.num_late != 1)} spoilt by a late member, and done again.")
+        means.append(f"{counted(result.num_late, 'turn')} spoilt by a late member, and done again.")
     if result.num_left_out:
-        what = f"{result.num_left_out} turn{'s' * (result.num_left_out != 1)} of both"
+        what = f"{counted(result.num_left_out, 'turn')} of both"
         means.append(f"Left out: {what}, in which a member began late, again and again.")
     means.append(
         f"{len(result.times)} times of {result.table}, {result.num_measured} of them measured now; "
@@ -334,9 +334,6 @@ class ShownSplit(Shown[SplitFacts, ModelSplit]):
 
     def about(self, facts: SplitFacts) -> str:
         return f"{facts.model}, batch {facts.batch_size} over {', '.join(one.device for one in facts.members)}"
-
-    def interrupted(self, facts: SplitFacts) -> bool:
-        return facts.interrupted
 
     def result(self, facts: SplitFacts, found: ModelSplit) -> Result:
         rows = part_rows(found)

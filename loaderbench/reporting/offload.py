@@ -54,9 +54,15 @@ ON_HOST = (
 
 def settings(result: ModelOffload) -> list[str]:
     """What was asked for."""
-    size = f"{result.channels}×{result.input_size}×{result.input_size}"
     optimizer = [] if result.optimizer is None else [result.optimizer]
-    asked = [result.model, result.mode, result.precision, *optimizer, size, f"batch {result.batch_size}"]
+    asked = [
+        result.model,
+        result.mode,
+        result.precision,
+        *optimizer,
+        fmt.image_shape(result),
+        f"batch {result.batch_size}",
+    ]
     return [*asked, result.device_name]
 
 
@@ -399,12 +405,6 @@ def _level(axes: Axes, value: float, name: str, unit: str) -> None:
 
 class ShownOffload(Shown[OffloadFacts, ModelOffload]):
     """Shows an offload study."""
-
-    def about(self, facts: OffloadFacts) -> str:
-        return f"{facts.step.model}, {facts.step.mode}"
-
-    def interrupted(self, facts: OffloadFacts) -> bool:
-        return facts.interrupted
 
     def result(self, facts: OffloadFacts, found: ModelOffload) -> Result:
         table = table_of(found)

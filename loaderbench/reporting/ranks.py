@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from loaderbench.printable import counted
 from loaderbench.recording.ranks import Imbalance, ImbalancePart, LateBy, RankedFigures, Ranks, RanksFacts, StripBar
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.figures import Figure, legend, spans
@@ -96,7 +97,7 @@ def answer_lines(found: Ranks) -> list[str]:
 
 
 def settings(found: Ranks) -> list[str]:
-    nodes = f"{len(found.nodes)} node{'s' * (len(found.nodes) != 1)}"
+    nodes = counted(len(found.nodes), "node")
     of = f"{len(found.cases)} of {found.num_cases} cases" if found.num_cases != 1 else ""
     title = found.cases[0].title if len(found.cases) == 1 else ""
     return [part for part in (f"{found.ranks} ranks", nodes, found.launcher, of, title) if part]
@@ -238,7 +239,7 @@ class ShownRanks(Shown[RanksFacts, Ranks]):
     def result(self, facts: RanksFacts, found: Ranks) -> Result:
         many = len(found.cases) > 1
         return Result(
-            title=f"{found.ranks} ranks on {len(found.nodes)} node{'s' * (len(found.nodes) != 1)}",
+            title=f"{found.ranks} ranks on {counted(len(found.nodes), 'node')}",
             settings=settings(found),
             answer=answer_lines(found),
             tables=[rank_table(case) for case in found.cases],

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from loaderbench.plain import JsonObject
+from loaderbench.printable import counted, listed
 from loaderbench.recording.model_size import BatchFigures, FeedFacts, SizeBound, SizeFacts, Sizing, StoppedBy, Supply
 from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
@@ -33,7 +34,7 @@ NO_FILE_SIZE = "MB/s are unknown: give --mean-file-bytes, --data or --run."
 
 def settings(sizing: Sizing) -> list[str]:
     """What was sized, in a few words each."""
-    size = f"{sizing.channels}×{sizing.input_size}×{sizing.input_size}"
+    size = fmt.image_shape(sizing)
     optimizer = [sizing.optimizer] if sizing.mode == "train" else []
     return [sizing.model, sizing.mode, *optimizer, sizing.precision, size, sizing.device_name]
 
@@ -83,7 +84,7 @@ def legend(sizing: Sizing) -> list[str]:
         )
         for label, source in dict.fromkeys((row.label, row.source) for row in measured):
             sizes = [str(row.batch_size) for row in measured if (row.label, row.source) == (label, source)]
-            lines.append(f"Batch {_listed(sizes)}, {label}: {source}.")
+            lines.append(f"Batch {listed(sizes)}, {label}: {source}.")
         return lines
     if sizing.memory_of == "rss_growth_bytes":
         lines.append("RSS growth: growth of the process's resident memory on the host, not a device's memory.")
@@ -123,7 +124,7 @@ def headline(sizing: Sizing) -> str:
     found = sizing.devices_needed_interval
     if found is not None and found.low is not None and found.high is not None and found.low != found.high:
         spread = f" ({found.low} to {found.high} by its interval)"
-    devices = f"{count:,} device{'s' * (count != 1)}" if count is not None else fmt.MISSING
+    devices = fmt.MISSING if count is None else counted(count, "device")
     return f"{devices}{spread} for {fmt.number(sizing.target_per_s)} images/s{limit}: {one}."
 
 
@@ -264,7 +265,7 @@ def _joined(sizing: Sizing, feed: FeedFacts) -> str:
 def _supply(supply: Supply, feed: FeedFacts) -> str:
     who = STAGES[supply.stage]
     if supply.stage == "loader" and feed.workers:
-        who = f"Your {feed.workers} worker{'s' * (feed.workers != 1)} {'feed' if feed.workers != 1 else 'feeds'}"
+        who = f"Your {counted(feed.workers, 'worker feeds', 'workers feed')}"
     if supply.capacity is None:
         return f"The stage {supply.stage} is unknown: that run did not measure it alone."
     rate = f"{fmt.plus_minus(supply.capacity)} images/s"
@@ -275,10 +276,7 @@ def _supply(supply: Supply, feed: FeedFacts) -> str:
 
 def fed_devices(devices: Estimate) -> str:
     """3.1 (2.9–3.3)"""
-    spread = ""
-    if devices.low is not None and devices.high is not None:
-        spread = f" ({fmt.number(devices.low, 2)}–{fmt.number(devices.high, 2)})"
-    return f"{fmt.number(devices.value, 2)}{spread}"
+    return fmt.with_interval(devices, lambda value: fmt.number(value, 2))
 
 
 def missing_lines(sizing: Sizing) -> list[str]:
@@ -289,10 +287,6 @@ def missing_lines(sizing: Sizing) -> list[str]:
         for row in sizing.batches
         if row.status != "ok"
     ]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 # -- the figure ------------------------------------------------------------------------------------------
@@ -335,9 +329,6 @@ def _draw(drawing: Drawing, rows: Sequence[BatchFigures], chosen: int | None) ->
 
 class ShownSizing(Shown[SizeFacts, Sizing]):
     """Shows a sizing study."""
-
-    def about(self, facts: SizeFacts) -> str:
-        return f"{facts.model}, {facts.mode}"
 
     def interrupted(self, facts: SizeFacts) -> bool:
         return facts.stopped_by == "interrupted"

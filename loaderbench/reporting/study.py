@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from loaderbench.analysis.study import fastest, summarize, told_apart
+from loaderbench.printable import listed
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import Flip, Knee, Row, Sweep
 from loaderbench.reporting import format as fmt
@@ -118,7 +119,7 @@ def _finding(name: str, rows: Sequence[Row], by_id: Mapping[str, RunRecord], lab
     winner = rows[0]
     begin = f"fastest of {len(rows)} settings is " if len(rows) > 1 else ""
     close = [labels.of(row.case) for row in rows[1:] if not told_apart(winner, row)]
-    unsure = f" (not significantly faster than {_listed(close)})" if close else ""
+    unsure = f" (not significantly faster than {listed(close)})" if close else ""
     runs = [by_id[run] for run in winner.run_ids]
     verdicts = dict.fromkeys(fmt.outcome(record) for record in runs)
     sentence = fmt.sentence(runs[-1])
@@ -128,10 +129,6 @@ def _finding(name: str, rows: Sequence[Row], by_id: Mapping[str, RunRecord], lab
     rate = fmt.plus_minus_percent(winner.rate)
     text = f"{begin}{labels.of(winner.case)}, {rate} images/s{unsure}. {sentence}"
     return Finding(name, text, fmt.advice(advice[0]) if advice else "")
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
 def gap_lines(rows: Sequence[Row]) -> list[str]:

@@ -10,6 +10,7 @@ from loaderbench import plain
 from loaderbench.cases.case import Case, Change, FieldValue
 from loaderbench.cases.study import other_options
 from loaderbench.plain import Json, JsonObject
+from loaderbench.printable import counted
 from loaderbench.recording.record import Estimate
 from loaderbench.recording.studies import Finalist, TuneFacts, Tuning
 from loaderbench.reporting import format as fmt
@@ -75,7 +76,7 @@ def _figures(tuning: Tuning, facts: TuneFacts) -> list[tuple[str, str]]:
     elif usual is not None and usual.case == tuning.winner:
         without = "it is the default"
     alone = f", {len(facts.screens)} by the loader alone" if facts.screens else ""
-    rungs = f"{facts.num_rungs} rung{'s' * (facts.num_rungs != 1)}"
+    rungs = counted(facts.num_rungs, "rung")
     return [
         ("images/s", fmt.plus_minus(tuning.rate)),
         ("over default", _told_apart(tuning.over_default, without)),
@@ -125,7 +126,7 @@ def winner_line(tuning: Tuning, facts: TuneFacts) -> str:
     if tuning.winner is None:
         return "no finalist could be measured"
     num, of = len(tuning.trials), facts.num_settings
-    among = f"all {of} settings" if num >= of else f"the {num} setting{'s' * (num != 1)} tried, of {of}"
+    among = f"all {of} settings" if num >= of else f"the {counted(num, 'setting')} tried, of {of}"
     over = tuning.over_second
     unsure = over is None or over.low is None or over.low <= 1
     word = "The fastest" if not unsure else "Among the fastest"
@@ -139,7 +140,7 @@ def _named(finalist: Finalist) -> str:
 def _counted(settings: Sequence[Change]) -> list[str]:
     """`6 settings of dali`, for each loader, the most first."""
     names = Counter(str(one.get("loader")) for one in settings).most_common()
-    return [f"{number} setting{'s' * (number != 1)} of {fmt.clean(name)}" for name, number in names]
+    return [f"{counted(number, 'setting')} of {fmt.clean(name)}" for name, number in names]
 
 
 def _told_apart(ratio: Estimate | None, otherwise: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from loaderbench.analysis.capacity import curve_of, point_of
 from loaderbench.errors import CaseFailed, ConfigError, LoaderbenchError
+from loaderbench.printable import counted
 from loaderbench.recording.capacity import CapacityFacts, Look
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.progress import Message, Phase
@@ -144,7 +145,7 @@ class CapacityStudy(KeptStudy):
         """Run so many ranks once, keep it and store it."""
         self._open(crew, ranks, say, said)
         again = sum(look.ranks == ranks for look in self._facts.looks)
-        said[0] = f"{ranks} rank{'s' * (ranks != 1)}{', again' if again else ''}"
+        said[0] = f"{counted(ranks, 'rank')}{', again' if again else ''}"
         say(said[0], False)
         resident, counters = self._survey(crew, before=True)
         begun = time.perf_counter()
