@@ -9,7 +9,7 @@ import typer
 
 from loaderbench.cases.options import COMPARE_ROUNDS
 from loaderbench.cases.study import LEFT_OUT, StudyOptions
-from loaderbench.commands.options import Changed, OutputOptions, with_options
+from loaderbench.commands.options import Changed, DryRun, OutputOptions, with_options
 from loaderbench.commands.terminal import check_json_target, echo, end, progress, say, show_plan, write_json
 from loaderbench.errors import ConfigError, LoaderbenchError
 
@@ -48,9 +48,7 @@ def compare(
     ] = False,
     rounds: Annotated[int, typer.Option(help="Rounds; each one measures both sides")] = COMPARE_ROUNDS,
     options: StudyOptions,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the cases and their expected time, and exit")
-    ] = False,
+    dry_run: DryRun = False,
     output: OutputOptions,
 ) -> None:
     """Compare two storages that hold the same files, measured in turn; or two stored runs."""

@@ -9,18 +9,15 @@ import typer
 
 from loaderbench.cases.options import ModelOptions
 from loaderbench.commands.kept import measure_kept
-from loaderbench.commands.options import OutputOptions, with_options
+from loaderbench.commands.options import Memory, Model, OutputOptions, with_options
 from loaderbench.commands.terminal import check_json_target
 
 
 @with_options()
 def fit(
     *,
-    model: Annotated[str, typer.Argument(help="A torchvision classification model, lenet, or package.module:factory")],
-    memory: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Memory of the device to assume: 16G (GiB)  [default: the device's own]"),
-    ] = None,
+    model: Model,
+    memory: Memory = None,
     how: Annotated[
         str | None, typer.Option(help="How to enforce the limit on the CPU: ledger or rlimit  [default: ledger]")
     ] = None,

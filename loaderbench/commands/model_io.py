@@ -9,17 +9,14 @@ import typer
 
 from loaderbench.cases.options import ModelOptions
 from loaderbench.commands.kept import measure_kept
-from loaderbench.commands.options import OutputOptions, with_options
+from loaderbench.commands.options import Model, OutputOptions, with_options
 from loaderbench.commands.terminal import check_json_target
 
 
 @with_options(without=("mode", "optimizer"))
 def io(
     *,
-    model: Annotated[
-        str,
-        typer.Argument(help="A torchvision model, lenet, or package.module:factory; its outputs are copied back"),
-    ],
+    model: Model,
     batch_size: Annotated[int, typer.Option(help="First batch size")] = 1,
     max_batch: Annotated[int, typer.Option(help="Largest batch size")] = 128,
     inc: Annotated[int, typer.Option(help="Step from one batch size to the next")] = 8,

@@ -10,14 +10,14 @@ import typer
 
 from loaderbench.cases.options import ModelOptions
 from loaderbench.commands.kept import end_kept, print_study, run_kept, write_study
-from loaderbench.commands.options import OutputOptions, with_options
+from loaderbench.commands.options import Model, OutputOptions, with_options
 from loaderbench.commands.terminal import check_json_target, write_out
 
 
 @with_options()
 def layers(
     *,
-    model: Annotated[str, typer.Argument(help="A torchvision model, lenet, or package.module:factory")],
+    model: Model,
     options: ModelOptions,
     batch_size: Annotated[
         int | None, typer.Option(help="Samples per step  [default: 64; 8 on the CPU, lenet 64]")

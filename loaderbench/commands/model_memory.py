@@ -9,14 +9,14 @@ import typer
 
 from loaderbench.cases.options import ModelOptions, Numbers, read
 from loaderbench.commands.kept import measure_kept
-from loaderbench.commands.options import OutputOptions, with_options
+from loaderbench.commands.options import Model, OutputOptions, with_options
 from loaderbench.commands.terminal import check_json_target
 
 
 @with_options()
 def memory(
     *,
-    model: Annotated[str, typer.Argument(help="A torchvision classification model, lenet, or package.module:factory")],
+    model: Model,
     batch_size: Annotated[str, typer.Option(help="Samples per step, comma separated")] = "1,8",
     measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Also measure on the device")] = True,
     every: Annotated[bool, typer.Option("--all/--no-all", "--layers", help="Print every layer")] = False,

@@ -9,14 +9,14 @@ import typer
 
 from loaderbench.cases.options import ModelOptions
 from loaderbench.commands.kept import measure_kept
-from loaderbench.commands.options import OutputOptions, with_options
+from loaderbench.commands.options import Memory, Model, OutputOptions, with_options
 from loaderbench.commands.terminal import check_json_target
 
 
 @with_options()
 def offload(
     *,
-    model: Annotated[str, typer.Argument(help="A torchvision classification model, lenet, or package.module:factory")],
+    model: Model,
     batch_size: Annotated[int, typer.Option(help="Samples per step")] = 10,
     offload_above: Annotated[
         float | None,
@@ -29,10 +29,7 @@ def offload(
             help="Offload only when more than this fraction of the device's memory is in use  [default: 0]",
         ),
     ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Memory of the device to assume: 16G (GiB)  [default: the device's own]"),
-    ] = None,
+    memory: Memory = None,
     study: Annotated[
         bool,
         typer.Option(

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
-
-import typer
 
 from loaderbench.cases.options import ModelOptions, SizeOptions
 from loaderbench.commands.kept import measure_kept
-from loaderbench.commands.options import OutputOptions, with_options
+from loaderbench.commands.options import Model, OutputOptions, with_options
 from loaderbench.commands.terminal import check_json_target
 
 
 @with_options()
 def size(
     *,
-    model: Annotated[str, typer.Argument(help="A torchvision model, lenet, or package.module:factory")],
+    model: Model,
     options: ModelOptions,
     asked: SizeOptions,
     output: OutputOptions,

@@ -9,7 +9,7 @@ import typer
 
 from loaderbench.cases.options import ModelOptions
 from loaderbench.commands.kept import measure_kept
-from loaderbench.commands.options import Changed, OutputOptions, with_options
+from loaderbench.commands.options import Changed, Model, OutputOptions, with_options
 from loaderbench.commands.terminal import check_json_target, write_json
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 )
 def split(
     *,
-    model: Annotated[str, typer.Argument(help="A torchvision classification model, lenet, or package.module:factory")],
+    model: Model,
     batch_size: Annotated[int, typer.Option(help="Images to split")] = 100,
     turns: Annotated[
         int | None,

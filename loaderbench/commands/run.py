@@ -9,7 +9,7 @@ import typer
 
 from loaderbench.cases.study import LEFT_OUT, StudyOptions
 from loaderbench.commands.measuring import measure
-from loaderbench.commands.options import Dataset, OutputOptions, with_options
+from loaderbench.commands.options import Dataset, OutputOptions, Tag, with_options
 
 
 @with_options(without=LEFT_OUT["run"])
@@ -21,9 +21,7 @@ def run(
     verify: Annotated[
         bool, typer.Option("--verify", help="Also run the advice, and compare its predicted with its measured speed-up")
     ] = False,
-    tag: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name to find the run by: list NAME, report NAME")
-    ] = None,
+    tag: Tag = None,
     save_profile: Annotated[
         Path | None,
         typer.Option(metavar="FILE.toml", help="Save this GPU's step times to use with --device emulated:FILE.toml"),
@@ -34,7 +32,4 @@ def run(
     from loaderbench.studies.request import ONE_OF_EACH
 
     options.require_single("run", *ONE_OF_EACH)
-    measure(
-        options, dataset, output, dry_run=dry_run, verify=verify,
-        tag=tag, save_profile=save_profile,
-    )  # fmt: skip
+    measure(options, dataset, output, dry_run=dry_run, verify=verify, tag=tag, save_profile=save_profile)

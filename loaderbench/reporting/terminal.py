@@ -16,6 +16,7 @@ from loaderbench.reporting.console import (
     print_bullets,
     print_caveats,
     print_rows,
+    print_table_of,
     styled,
 )
 from loaderbench.reporting.evidence import leading_evidence
@@ -114,6 +115,11 @@ def _verified(entry: Advice) -> str:
     return f", measured: {fmt.speedup(entry.measured_speedup)}{f' (error {off})' if off else ''}"
 
 
+VERIFIED_COLUMNS = (
+    Column("Advice, measured", left=True), Column("predicted"), Column("measured"), Column("error", rank=1),
+)  # fmt: skip
+
+
 def _error_of(entry: Advice) -> str:
     """`+8%`: what was predicted beyond what was measured; empty where one of them is unknown."""
     predicted, measured = fmt.value_of(entry.predicted_speedup), fmt.value_of(entry.measured_speedup)
@@ -122,29 +128,18 @@ def _error_of(entry: Advice) -> str:
 
 def _print_verification(advice: Sequence[Advice], console: Console) -> None:
     """Print predictions beside what `--verify` measured; nothing where it was not asked for."""
-    from rich.table import Table
-
     verified = [(number, entry) for number, entry in enumerate(advice, 1) if entry.verified]
     if not verified:
         return
-    console.print()
-    table = Table(box=None, pad_edge=False, title=styled("Advice, measured", "bold"), title_justify="left")
-    table.add_column("advice", overflow="fold")
-    for name in ("predicted", "measured", "error"):
-        table.add_column(name, justify="right")
+    rows = []
     for number, entry in verified:
         change = (entry.change or {}).items()
         fields = " ".join(f"{name}={fmt.clean(value)}" for name, value in change if value not in ({}, None))
-        table.add_row(
-            styled(f"{number}. {fields}"),
-            styled(fmt.speedup(entry.predicted_speedup)),
-            styled(fmt.speedup(entry.measured_speedup)),
-            styled(_error_of(entry)),
-        )
-    console.print(table)
-    for number, entry in verified:
-        if entry.not_verified:
-            console.print(styled(f"{number}. not run: {entry.not_verified}"))
+        speedups = (fmt.speedup(entry.predicted_speedup), fmt.speedup(entry.measured_speedup))
+        rows.append((f"{number}. {fields}", *speedups, _error_of(entry)))
+    not_run = [f"{number}. not run: {entry.not_verified}" for number, entry in verified if entry.not_verified]
+    console.print()
+    print_table_of(Table("Advice, measured", VERIFIED_COLUMNS, rows, " ".join(not_run)), console)
 
 
 def _first_that_fit(lines: Sequence[str], width: int) -> list[str]:
