@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Protocol, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, get_args
 
 from loaderbench.analysis.statistics import SCALES, UNBOUNDED
 from loaderbench.cases.case import Case
@@ -21,6 +21,9 @@ from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.lines import RunLine
 from loaderbench.recording.record import Advice, Estimate, Range, RunRecord
 from loaderbench.reporting import words
+
+if TYPE_CHECKING:
+    from loaderbench.recording.model_memory import OfModel
 
 NOT_MEASURED = "not measured"
 MISSING = "–"
@@ -290,6 +293,12 @@ def workload(case: Case) -> str:
 def loader_name(case: Case) -> str:
     """multiprocess 8w"""
     return clean(f"{case.feed.loader} {case.feed.workers}w" if case.feed.workers else case.feed.loader)
+
+
+def of_model(found: OfModel) -> list[str]:
+    """resnet50, train, amp-bf16, sgd, 3×224×224"""
+    optimizer = [] if found.optimizer is None else [found.optimizer]
+    return [found.model, found.mode, found.precision, *optimizer, image_shape(found)]
 
 
 def image_shape(of: OfImages) -> str:

@@ -51,11 +51,6 @@ def _unchecked(result: ModelMemory | ModelFit) -> list[str]:
     ]
 
 
-def _asked(result: ModelMemory | ModelFit) -> list[str]:
-    optimizer = [] if result.optimizer is None else [result.optimizer]
-    return [result.model, result.mode, result.precision, *optimizer, fmt.image_shape(result)]
-
-
 def _error(fraction: float) -> str:
     return f"{fraction * 100:+.1f} %".replace("-0.0", "0.0")
 
@@ -136,7 +131,7 @@ def memory_result(result: ModelMemory) -> Result:
     places = [f"Batch {one.batch_size}: {place_words(one.peak)}." for one in predicted if one.peak is not None]
     return Result(
         title=f"Memory of {result.model}",
-        settings=[*_asked(result), result.device_name],
+        settings=[*fmt.of_model(result), result.device_name],
         answer=[memory_sentence(result)],
         tables=tables,
         sections=[
@@ -373,7 +368,7 @@ class ShownFit(Shown[ModelFitFacts, ModelFit]):
             missing.append(f"prediction: {found.trace_failure.message}")
         return Result(
             title=f"Largest batch of {found.model}",
-            settings=[*_asked(found), found.device_name],
+            settings=[*fmt.of_model(found), found.device_name],
             answer=fit_lines(found),
             tables=[trials_table(found)] if found.trials else [],
             sections=[("How trials failed", _trial_failures(found)), ("Without a figure", missing)],

@@ -52,20 +52,6 @@ ON_HOST = (
 )
 
 
-def settings(result: ModelOffload) -> list[str]:
-    """What was asked for."""
-    optimizer = [] if result.optimizer is None else [result.optimizer]
-    asked = [
-        result.model,
-        result.mode,
-        result.precision,
-        *optimizer,
-        fmt.image_shape(result),
-        f"batch {result.batch_size}",
-    ]
-    return [*asked, result.device_name]
-
-
 # -- the answer ------------------------------------------------------------------------------------------
 
 
@@ -410,7 +396,7 @@ class ShownOffload(Shown[OffloadFacts, ModelOffload]):
         table = table_of(found)
         return Result(
             title=f"{found.model}, {found.mode}: offloading",
-            settings=settings(found),
+            settings=[*fmt.of_model(found), f"batch {found.batch_size}", found.device_name],
             answer=answer_lines(found),
             tables=[table] if table.rows else [],
             sections=sections(found),
