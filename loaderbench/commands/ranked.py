@@ -12,7 +12,7 @@ import typer
 from loaderbench.cases.study import StudyOptions
 from loaderbench.commands.kept import print_study, write_study
 from loaderbench.commands.options import OutputOptions
-from loaderbench.commands.terminal import Interrupted, check_json_target, say, show_plan
+from loaderbench.commands.terminal import Interrupted, check_json_target, say, show_plan, view_of
 from loaderbench.errors import CaseFailed, ConfigError, LoaderbenchError
 
 if TYPE_CHECKING:
@@ -135,16 +135,8 @@ def _study(cases: Sequence[Case], asked: Asked, meeting: Meeting) -> RanksStudy:
 
 
 def _run(study: RanksStudy, output: OutputOptions, meeting: Meeting) -> None:
-    from loaderbench.cases.study import expected_seconds
-    from loaderbench.reporting.live import Progress
-    from loaderbench.running.deadline import told_before
-
     quiet = output.quiet or meeting.rank > 0
-    if not quiet:
-        for line in told_before(study.cases):
-            say(line)
-    expected_s = [expected_seconds(case) for case in study.cases]
-    with Progress(len(study.cases), quiet=quiet, expected_s=expected_s) as view:
+    with view_of(study.cases, quiet=quiet) as view:
 
         def finished(record: RunRecord) -> None:
             if len(study.cases) > 1 and not quiet:

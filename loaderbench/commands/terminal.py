@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from loaderbench.cases.case import Case
     from loaderbench.plain import Json
     from loaderbench.recording.record import RunRecord
+    from loaderbench.reporting.live import Progress
 
 
 class Interrupted(LoaderbenchError):
@@ -99,6 +100,23 @@ def show_plan(cases: Sequence[Case], title: Callable[[Case], str] = attrgetter("
     seconds = sum(expected_seconds(case) for case in cases)
     longer = "" if all(case.effort.is_limited for case in cases) else ", longer if --steps take longer"
     echo(f"{counted(len(cases), 'case')}, at most {seconds / 60:.1f} minutes{longer}")
+
+
+def view_of(
+    cases: Sequence[Case],
+    *,
+    quiet: bool,
+    title: Callable[[Case], str] = attrgetter("title"),
+    named: Case | None = None,
+) -> Progress:
+    """The view of cases that will be measured, once what is to be said before is said. `named`: as in Progress."""
+    from loaderbench.cases.study import expected_seconds
+    from loaderbench.reporting.live import Progress
+    from loaderbench.running.deadline import told_before
+
+    for line in () if quiet else told_before(cases):
+        say(line)
+    return Progress(len(cases), quiet=quiet, expected_s=list(map(expected_seconds, cases)), title=title, named=named)
 
 
 def end(records: Sequence[RunRecord], num_cases: int, ended: BaseException | None, go_on: str = "") -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from loaderbench import plain
 from loaderbench.analysis.comparison import DATA_SET
@@ -18,7 +18,6 @@ from loaderbench.recording.studies import (
     CompareFacts,
     Comparison,
     Difference,
-    FileReads,
     Labels,
     Needs,
     Pair,
@@ -44,8 +43,6 @@ SIDE_COLOURS = ("line0", "prep")
 """The second has a hatch too."""
 LABEL_WIDTH = 16
 """Longer names are cut in the table headings."""
-
-T = TypeVar("T")
 
 
 def comparison_result(facts: CompareFacts, comparison: Comparison) -> Result:
@@ -220,48 +217,34 @@ def _needs(needs: Needs, label: str) -> list[str]:
 # -- the two sides beside each other -----------------------------------------------------------------------
 
 
-def _percentiles(seconds: FileReads) -> str:
-    return " · ".join(fmt.duration(value) for value in (seconds.p50, seconds.p95, seconds.p99))
-
-
-def _shown(value: T | None, show: Callable[[T], str | None]) -> str | None:
-    return None if value is None else show(value)
-
-
-def _rate(value: float) -> str:
-    return fmt.size(value, "/s")
-
-
-def _wide_range(rate: Range) -> str | None:
-    if rate.low is None or rate.high is None or not is_wide(rate.value, rate.low, rate.high):
+def _wide_range(rate: Range | None) -> str | None:
+    if rate is None or rate.low is None or rate.high is None or not is_wide(rate.value, rate.low, rate.high):
         return None
-    return f"{_rate(rate.low)} – {_rate(rate.high)}"
-
-
-def _count(value: float) -> str:
-    return f"{value:.0f}"
+    return f"{fmt.size(rate.low, '/s')} – {fmt.size(rate.high, '/s')}"
 
 
 def _storage_texts(side: Side, storage: SideStorage) -> dict[str, str | None]:
     """Name of the figure → its text; None where it is not known."""
-    files = storage.file_read_s
-    return {
-        "bytes read in all": _shown(storage.bytes_read, fmt.size),
-        "bandwidth": _shown(storage.bandwidth_bytes_per_s, _rate),
-        "storage gives": _shown(storage.ceiling_bytes_per_s, _rate),
-        "  at least, at most": _shown(storage.ceiling, _wide_range),
-        "bound by": storage.bound_by,
-        "operations/s": _shown(storage.operations_per_s, fmt.number),
-        "file, p50 p95 p99": _shown(files, _percentiles),
-        "  with readers": None if files is None else str(files.readers),
-        "read in a worker": _shown((side.stages or {}).get("read"), fmt.duration),
-        "NFS round trip": _shown(storage.rtt_s, fmt.duration),
-        "NFS client queue": _shown(storage.queue_s, fmt.duration),
-        "NFS in flight": _shown(storage.in_flight, fmt.number),
-        "retransmits": _shown(storage.retransmits, _count),
-        "client cache hits": _shown(storage.client_cache_hit_fraction, fmt.percent),
-        "resident before": _shown(storage.resident_before_fraction, fmt.percent),
+    files, seconds = storage.file_read_s, (side.stages or {}).get("read")
+    in_files = () if files is None else (files.p50, files.p95, files.p99)
+    figures: dict[str, tuple[str, float | str | None]] = {
+        "bytes read in all": ("bytes", storage.bytes_read),
+        "bandwidth": ("bytes/s", storage.bandwidth_bytes_per_s),
+        "storage gives": ("bytes/s", storage.ceiling_bytes_per_s),
+        "  at least, at most": ("", _wide_range(storage.ceiling)),
+        "bound by": ("", storage.bound_by),
+        "operations/s": ("", storage.operations_per_s),
+        "file, p50 p95 p99": ("", " · ".join(map(fmt.duration, in_files)) or None),
+        "  with readers": ("", None if files is None else str(files.readers)),
+        "read in a worker": ("s", seconds),
+        "NFS round trip": ("s", storage.rtt_s),
+        "NFS client queue": ("s", storage.queue_s),
+        "NFS in flight": ("", storage.in_flight),
+        "retransmits": ("", None if storage.retransmits is None else f"{storage.retransmits:.0f}"),
+        "client cache hits": ("%", storage.client_cache_hit_fraction),
+        "resident before": ("%", storage.resident_before_fraction),
     }
+    return {name: None if one is None else Column("", unit).shown(one) for name, (unit, one) in figures.items()}
 
 
 def pair_rows(pair: Pair) -> list[tuple[str, str, str]]:
