@@ -44,7 +44,7 @@ class CapacityStudy(KeptStudy):
     keeps_empty = False
 
     def __init__(self, plan: CapacityPlan, store: Store) -> None:
-        super().__init__("capacity", store.new_study("capacity", [plan.facts.case.subject.dataset_name]))
+        super().__init__(store.new_study("capacity", [plan.facts.case.subject.dataset_name]))
         self._seconds, self._facts = plan.seconds, plan.facts
         self._case = plan.facts.case
         self._num_open = 0

@@ -435,7 +435,7 @@ class ForecastStudy(KeptStudy):
     def __init__(self, plan: ForecastPlan, store: Store) -> None:
         self._plan = plan
         source = plan.facts.source
-        super().__init__("forecast", store.new_study("forecast", [source.model, f"{plan.facts.asked.epochs}-epochs"]))
+        super().__init__(store.new_study("forecast", [source.model, f"{plan.facts.asked.epochs}-epochs"]))
         self._facts = plan.facts
 
     def facts(self) -> ForecastFacts:

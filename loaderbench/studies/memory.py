@@ -73,7 +73,7 @@ class MemoryStudy(KeptStudy):
 
     def __init__(self, plan: MemoryPlan, store: Store) -> None:
         self._plan, self._step = plan, plan.step
-        super().__init__("model_memory", store.new_study("model_memory", [plan.step.model, plan.step.mode]))
+        super().__init__(store.new_study("model_memory", [plan.step.model, plan.step.mode]))
         self._environment = environment()
         self._device: DeviceFacts | None = None
         self.batches: list[BatchMemoryFacts] = []

@@ -49,7 +49,7 @@ class FitStudy(KeptStudy):
         begun = self._continued(store, plan) if resume else None
         self._is_new = begun is None
         if begun is None:
-            super().__init__("model_fit", store.new_study("model_fit", [plan.step.model, plan.step.mode]))
+            super().__init__(store.new_study("model_fit", [plan.step.model, plan.step.mode]))
             self._facts = ModelFitFacts(
                 step=plan.step,
                 seed=plan.seed,
@@ -67,7 +67,7 @@ class FitStudy(KeptStudy):
                 interrupted=True,
             )
         else:
-            super().__init__("model_fit", store.open_study(begun))
+            super().__init__(store.open_study(begun))
             facts = begun.facts
             assert isinstance(facts, ModelFitFacts)
             self._facts = facts

@@ -24,7 +24,7 @@ class LayersStudy(KeptStudy):
     def __init__(self, planned: LayersPlan, store: Store) -> None:
         self._plan, self._request = planned, planned.request
         step = planned.request.step
-        super().__init__("model_layers", store.new_study("model_layers", [step.model, step.mode]))
+        super().__init__(store.new_study("model_layers", [step.model, step.mode]))
         self._facts = LayersFacts(step, planned.request.seed, environment(), planned.request.case)
 
     @property

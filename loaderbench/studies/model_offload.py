@@ -47,7 +47,7 @@ class OffloadStudy(KeptStudy):
 
     def __init__(self, plan: OffloadPlan, store: Store) -> None:
         self._plan = plan
-        super().__init__("model_offload", store.new_study("model_offload", [plan.step.model, plan.step.mode]))
+        super().__init__(store.new_study("model_offload", [plan.step.model, plan.step.mode]))
         self._facts = OffloadFacts(
             step=plan.step,
             seed=plan.seed,

@@ -52,7 +52,7 @@ class SizeStudy(KeptStudy):
 
     def __init__(self, plan: SizePlan, store: Store) -> None:
         self._plan = plan
-        super().__init__("model_size", store.new_study("model_size", [plan.step.model, plan.step.mode]))
+        super().__init__(store.new_study("model_size", [plan.step.model, plan.step.mode]))
         self._environment = environment()
         self._device: DeviceFacts | None = None
         self._workload: WorkloadFacts | None = None

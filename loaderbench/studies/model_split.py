@@ -52,7 +52,7 @@ class SplitStudy(KeptStudy):
 
     def __init__(self, plan: SplitPlan, store: Store) -> None:
         self._plan = plan
-        super().__init__("model_split", store.new_study("model_split", [plan.model, str(plan.batch_size)]))
+        super().__init__(store.new_study("model_split", [plan.model, str(plan.batch_size)]))
         self._facts = SplitFacts(
             model=plan.model,
             precision=plan.precision,

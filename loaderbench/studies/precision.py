@@ -34,7 +34,7 @@ class PrecisionStudy(KeptStudy):
 
     def __init__(self, plan: PrecisionPlan, store: Store) -> None:
         self._plan, self._steps = plan, plan.steps
-        super().__init__("precision", store.new_study("precision", [plan.steps[0].model, plan.steps[0].mode]))
+        super().__init__(store.new_study("precision", [plan.steps[0].model, plan.steps[0].mode]))
         self._environment = environment()
         self._device: DeviceFacts | None = None
         self._repeat: NumberFacts | None = None
