@@ -10,7 +10,6 @@ import typer
 from loaderbench.cases.options import ForecastOptions
 from loaderbench.commands.kept import measure_kept
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import check_json_target
 
 
 @with_options()
@@ -29,6 +28,5 @@ def forecast(
     from loaderbench.recording.store import Store
     from loaderbench.studies.forecast import ForecastStudy, plan_forecast
 
-    check_json_target(output.json_out)
     plan = plan_forecast(run, asked, Store(output.results))
     measure_kept(partial(ForecastStudy, plan), output)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import typer
 
 from loaderbench.commands.options import OutputOptions
-from loaderbench.commands.terminal import Interrupted, lines, write_json
+from loaderbench.commands.terminal import Interrupted, check_json_target, lines, write_json
 from loaderbench.errors import ConfigError, UnavailableError
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def run_kept(make: Callable[[Store], S], output: OutputOptions) -> tuple[S, Base
     """
     from loaderbench.recording.store import Store
 
+    check_json_target(output.json_out)
     store = Store(output.results)
     store.check_writable()
     study = make(store)

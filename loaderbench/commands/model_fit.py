@@ -10,7 +10,6 @@ import typer
 from loaderbench.cases.options import ModelOptions
 from loaderbench.commands.kept import measure_kept
 from loaderbench.commands.options import Memory, Model, OutputOptions, with_options
-from loaderbench.commands.terminal import check_json_target
 
 
 @with_options()
@@ -30,7 +29,6 @@ def fit(
     """Find the largest batch that fits: predict it, then confirm it by trials of three steps in fresh processes."""
     from loaderbench.studies.fit_plan import plan_fit
 
-    check_json_target(output.json_out)
     plan = plan_fit(model, options, memory, how)
     from loaderbench.studies.model_fit import FitStudy  # late: refusals come without it
 

@@ -10,7 +10,6 @@ import typer
 from loaderbench.cases.options import ModelOptions
 from loaderbench.commands.kept import measure_kept
 from loaderbench.commands.options import Model, OutputOptions, with_options
-from loaderbench.commands.terminal import check_json_target
 
 
 @with_options(without=("mode", "optimizer"))
@@ -26,7 +25,6 @@ def io(
     """Time the copy of a batch to the device and the copy of its outputs back, without the step in between."""
     from loaderbench.studies.io_plan import plan_io
 
-    check_json_target(output.json_out)
     plan = plan_io(model, options, batch_size, max_batch, inc)
     from loaderbench.studies.model_io import IoStudy  # late: refusals come without it
 

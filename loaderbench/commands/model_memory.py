@@ -10,7 +10,6 @@ import typer
 from loaderbench.cases.options import ModelOptions, Numbers, read
 from loaderbench.commands.kept import measure_kept
 from loaderbench.commands.options import Model, OutputOptions, with_options
-from loaderbench.commands.terminal import check_json_target
 
 
 @with_options()
@@ -26,7 +25,6 @@ def memory(
     """Predict and measure the memory that a step of a model needs, by kind and by layer."""
     from loaderbench.studies.memory_plan import plan_memory
 
-    check_json_target(output.json_out)
     plan = plan_memory(model, options, read("batch_size", Numbers, batch_size), measure=measure)
     from loaderbench.studies.memory import MemoryStudy  # late: refusals come without it
 

@@ -10,7 +10,6 @@ import typer
 from loaderbench.cases.options import ModelOptions
 from loaderbench.commands.kept import measure_kept
 from loaderbench.commands.options import Memory, Model, OutputOptions, with_options
-from loaderbench.commands.terminal import check_json_target
 
 
 @with_options()
@@ -47,7 +46,6 @@ def offload(
     """Run a model with some of its saved tensors in host memory, so that a larger batch fits."""
     from loaderbench.studies.offload_plan import plan_offload
 
-    check_json_target(output.json_out)
     plan = plan_offload(
         model, options, batch_size, above_kb=offload_above, after=offload_after, memory=memory, steps=steps, study=study
     )

@@ -7,7 +7,6 @@ from functools import partial
 from loaderbench.cases.options import ModelOptions, SizeOptions
 from loaderbench.commands.kept import measure_kept
 from loaderbench.commands.options import Model, OutputOptions, with_options
-from loaderbench.commands.terminal import check_json_target
 
 
 @with_options()
@@ -21,7 +20,6 @@ def size(
     """Find how many devices a rate or a latency needs, at which batch, and what the loader and storage must deliver."""
     from loaderbench.studies.size_plan import plan_size
 
-    check_json_target(output.json_out)
     plan = plan_size(model, options, asked, output.results)
     from loaderbench.studies.model_size import SizeStudy  # late: refusals come without it
 

@@ -7,7 +7,7 @@ from functools import partial
 from loaderbench.cases.options import PrecisionOptions
 from loaderbench.commands.kept import measure_kept
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import check_json_target, say
+from loaderbench.commands.terminal import say
 
 
 @with_options()
@@ -19,7 +19,6 @@ def precision(
     """Run a model in every precision: time, memory, and whether its numbers still agree with fp32."""
     from loaderbench.studies.precision_plan import plan_precision
 
-    check_json_target(output.json_out)
     plan = plan_precision(options)
     if plan.note and not output.quiet:
         say(plan.note)

@@ -40,7 +40,7 @@ class Kind:
 KINDS: Mapping[str, Kind] = {
     "sweep": Kind(
         "recording.studies:SweepFacts", "recording.studies:Sweep", "analysis.study:judge",
-        "reporting.sweep:ShownSweep", ("sweep", "commands.sweep:sweep"), has_runs=True,
+        "reporting.study:ShownSweep", ("sweep", "commands.sweep:sweep"), has_runs=True,
     ),
     "compare": Kind(
         "recording.studies:CompareFacts", "recording.studies:Comparison", "analysis.comparison:judge",

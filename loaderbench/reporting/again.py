@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from loaderbench.analysis.again import Again
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.plain import Json
 from loaderbench.printable import counted
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.console import print_bullets, styled
+from loaderbench.reporting.console import Console, print_bullets, styled
 from loaderbench.reporting.terminal import print_run
 
-if TYPE_CHECKING:
-    from rich.console import Console
 LONGEST_VALUE = 60
 
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from loaderbench.recording.capacity import Capacity, CapacityFacts, CapacityPoint, Stop
 from loaderbench.recording.record import Estimate, Range
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.figures import LEVEL, Figure, cells, line, name_axes
+from loaderbench.reporting.figures import LEVEL, Drawing, Figure, cells, line, name_axes
 from loaderbench.reporting.result import Column, Result, Row, Section, Table
 from loaderbench.reporting.shown import Shown
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
 
 STOP_WORDS: Mapping[Stop, str] = {
     "storage_bandwidth": "the storage's bandwidth",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loaderbench import plain
 from loaderbench.analysis.comparison import DATA_SET
@@ -28,14 +28,21 @@ from loaderbench.recording.studies import (
     SideStorage,
 )
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.console import make_console, styled
-from loaderbench.reporting.figures import Figure, cells, colour, legend, name_axes, name_bars, note, stack, whiskers
+from loaderbench.reporting.console import Console, make_console, styled
+from loaderbench.reporting.figures import (
+    Drawing,
+    Figure,
+    cells,
+    colour,
+    legend,
+    name_axes,
+    name_bars,
+    note,
+    stack,
+    whiskers,
+)
 from loaderbench.reporting.result import Column, Result, Table
 from loaderbench.reporting.shown import Shown
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
-    from rich.console import Console
 
 OUTCOME_WORDS: Mapping[str, str] = {"from_memory": "from memory"}
 OUTCOME_STYLES = {"faster": "green", "slower": "bold red", "indistinguishable": "yellow", "from_memory": "yellow"}

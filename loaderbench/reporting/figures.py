@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -23,9 +23,12 @@ from loaderbench.recording.output import write_output
 from loaderbench.recording.record import Estimate, Range
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Drawing
+    import matplotlib.axes
+    import matplotlib.figure
 
+Axes: TypeAlias = "matplotlib.axes.Axes"
+Drawing: TypeAlias = "matplotlib.figure.Figure"
+"""By these names types are told; matplotlib is imported where something is drawn."""
 UNATTRIBUTED = "not attributed"
 COLOURS = {
     "page": ("#ffffff", "#14171b"),
@@ -132,7 +135,7 @@ def _drawn(figure: Figure, *, narrow: bool = False) -> Drawing:
     """The figure drawn in the common style."""
     mpl = _matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as Drawing
+    from matplotlib.figure import Figure as Sheet
 
     style: dict[Any, Any] = {
         "font.size": 8.5,
@@ -159,7 +162,7 @@ def _drawn(figure: Figure, *, narrow: bool = False) -> Drawing:
     }
     with mpl.rc_context(style):
         height = figure.narrow_height_in if narrow else figure.height_in
-        drawing = Drawing(figsize=(NARROW_IN if narrow else WIDTH_IN, height or figure.height_in), layout="constrained")
+        drawing = Sheet(figsize=(NARROW_IN if narrow else WIDTH_IN, height or figure.height_in), layout="constrained")
         FigureCanvasAgg(drawing)
         figure.draw(drawing)
     return drawing

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from loaderbench import plain
 from loaderbench.plain import JsonObject
@@ -21,12 +20,9 @@ from loaderbench.recording.forecast import (
 )
 from loaderbench.recording.record import Range
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.figures import Figure, colour, legend, name_axes, name_bars, stack
+from loaderbench.reporting.figures import Drawing, Figure, colour, legend, name_axes, name_bars, stack
 from loaderbench.reporting.result import Column, Result, Row, Table
 from loaderbench.reporting.shown import Shown
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
 
 PART_WORDS: Mapping[ForecastPart, str] = {
     "start_up": "start-up",

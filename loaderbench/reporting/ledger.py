@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loaderbench.plain import JsonObject, to_json
 from loaderbench.printable import counted, memory_size
@@ -13,12 +13,8 @@ from loaderbench.recording.ledger import LEDGER_KINDS, Entry, Ledger, LedgerKind
 from loaderbench.recording.machines import HARDWARE
 from loaderbench.recording.record import Range
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.figures import LEVEL, Figure, colour, name_axes, panels
+from loaderbench.reporting.figures import LEVEL, Axes, Drawing, Figure, colour, name_axes, panels
 from loaderbench.reporting.result import Column, Result, Row, Table
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Drawing
 
 MEANS: Mapping[LedgerKind, str] = {
     "epoch": "time of a training epoch",

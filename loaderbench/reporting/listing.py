@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from loaderbench.recording.store import ListedRun, StoredStudy
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.console import STYLES, make_console, print_bullets, styled
+from loaderbench.reporting.console import STYLES, Console, make_console, print_bullets, styled
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.segment import Segment
 
     from loaderbench.recording.studies import StudyRecord

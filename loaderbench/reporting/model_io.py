@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from loaderbench.recording.model_io import CopyFigures, IoFacts, IoRow, ModelIo
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.figures import Figure, cells, line, name_axes
+from loaderbench.reporting.figures import Drawing, Figure, cells, line, name_axes
 from loaderbench.reporting.result import Column, Result, Row, Table
 from loaderbench.reporting.shown import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from matplotlib.figure import Figure as Drawing
 
 COLUMNS = (
     Column("batch"), Column("in", "bytes", rank=2), Column("ms", "ms"), Column("bytes/s", "bytes/s", rank=1),

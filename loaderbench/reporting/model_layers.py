@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from loaderbench.recording.model_layers import LayerRow, LayersFacts, LayersResult, TypeRow
 from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.csv import csv_rows
 from loaderbench.reporting.figures import (
+    Drawing,
     Figure,
     cells,
     colour,
@@ -24,9 +24,6 @@ from loaderbench.reporting.figures import (
 from loaderbench.reporting.figures import Row as FigureRow
 from loaderbench.reporting.result import Column, Result, Row, Table, names_and_values
 from loaderbench.reporting.shown import Shown
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
 
 NUM_SHOWN = 10
 NUM_OTHERS = 8

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from loaderbench.recording.model_memory import (
     MEMORY_KINDS,
@@ -20,12 +19,9 @@ from loaderbench.recording.model_memory import (
     PredictedMemory,
 )
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.figures import LEVEL, Figure, colour, legend, name_axes, name_bars, note, stack
+from loaderbench.reporting.figures import LEVEL, Drawing, Figure, colour, legend, name_axes, name_bars, note, stack
 from loaderbench.reporting.result import Column, Result, Row, Table
 from loaderbench.reporting.shown import Shown
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
 
 MOST_LAYERS = 10
 """Layers that are printed where not all are asked for: those with the largest outputs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from loaderbench.printable import counted
 from loaderbench.recording.model_split import ModelSplit, SplitFacts, SplitMember
@@ -15,6 +15,7 @@ from loaderbench.reporting import format as fmt
 from loaderbench.reporting.figures import (
     LEVEL,
     MARKERS,
+    Drawing,
     Figure,
     cells,
     colour,
@@ -27,9 +28,6 @@ from loaderbench.reporting.figures import (
 )
 from loaderbench.reporting.result import Cell, Column, Result, Row, Section, Table
 from loaderbench.reporting.shown import Shown
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
 
 
 def _time(estimate: Estimate) -> str:

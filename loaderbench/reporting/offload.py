@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loaderbench.analysis.offload import is_wrong
 from loaderbench.recording.offload_study import ModelOffload, OffloadFacts, OffloadOutcome, OffloadRow
 from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.figures import LEVEL, Figure, Value, cells, colour, ends, line, name_axes, note
+from loaderbench.reporting.figures import (
+    LEVEL,
+    Axes,
+    Drawing,
+    Figure,
+    Value,
+    cells,
+    colour,
+    ends,
+    line,
+    name_axes,
+    note,
+)
 from loaderbench.reporting.result import SHOW, Cell, Column, Result, Row, Section, Table
 from loaderbench.reporting.shown import Shown
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Drawing
 
 MIB = 2**20
 FAR = 1.5

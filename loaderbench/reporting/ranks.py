@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from loaderbench.printable import counted
 from loaderbench.recording.ranks import Imbalance, ImbalancePart, LateBy, RankedFigures, Ranks, RanksFacts, StripBar
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.figures import Figure, legend, spans
+from loaderbench.reporting.figures import Drawing, Figure, legend, spans
 from loaderbench.reporting.result import Column, Result, Section, Table
 from loaderbench.reporting.shown import Shown
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
 
 LATE_WORDS: Mapping[LateBy, str] = {
     "reading": "reading its files",

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from loaderbench.plain import JsonObject
 from loaderbench.printable import counted, listed
 from loaderbench.recording.model_size import BatchFigures, FeedFacts, SizeBound, SizeFacts, Sizing, StoppedBy, Supply
 from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.figures import LEVEL, Figure, cells, doublings, line, name_axes
+from loaderbench.reporting.figures import LEVEL, Drawing, Figure, cells, doublings, line, name_axes
 from loaderbench.reporting.result import Column, Result, Table
 from loaderbench.reporting.shown import Shown
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
 
 CHOSEN = "←"
 STAGES = {
@@ -61,14 +57,18 @@ def batch_table(sizing: Sizing) -> Table:
     ]  # fmt: skip
     rows = []
     for row in measured:
-        values = {one.percent: one.value for one in row.percentiles}
         peak = row.rss_growth_bytes if of_rss else row.peak_live_bytes
         rows.append((
             row.batch_size, row.s_per_sample, row.samples_per_s, fmt.value_of(row.step_s),
-            *(values[percent] for percent in percents), row.label if known else peak,
+            *(_percentile(row, percent) for percent in percents), row.label if known else peak,
             *([row.predicted_peak_bytes] if predicted else []), CHOSEN if row.batch_size == sizing.chosen_batch else "",
         ))  # fmt: skip
     return Table("Batches", columns, rows, " ".join(legend(sizing)))
+
+
+def _percentile(row: BatchFigures, percent: float) -> float | None:
+    """Of the times of single steps; None where it is not known."""
+    return next((one.value for one in row.percentiles if one.percent == percent), None)
 
 
 def legend(sizing: Sizing) -> list[str]:
@@ -129,7 +129,7 @@ def headline(sizing: Sizing) -> str:
 
 
 def _within(sizing: Sizing, row: BatchFigures) -> str:
-    value = next((one.value for one in row.percentiles if one.percent == sizing.percentile), None)
+    value = _percentile(row, sizing.percentile)
     if value is None:
         return "" if row.step_s is None else f", {fmt.duration(row.step_s.value)} a step"
     return f", p{sizing.percentile:g} {fmt.duration(value)}"
@@ -142,7 +142,7 @@ def _no_answer(sizing: Sizing) -> str:
     least, limit = measured[0], fmt.duration(sizing.latency_s)
     if sizing.no_answer == "latency_below_all":
         assert least.step_s is not None
-        value = next((one.value for one in least.percentiles if one.percent == sizing.percentile), None)
+        value = _percentile(least, sizing.percentile)
         percentile = "" if value is None else f", p{sizing.percentile:g} {fmt.duration(value)}"
         takes = f"{fmt.duration(least.step_s.value)} a step{percentile}"
         return f"{limit} cannot be met: batch {least.batch_size} takes {takes}."

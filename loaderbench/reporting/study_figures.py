@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from loaderbench.reporting.figures import (
     LEVEL,
     MARKERS,
     UNATTRIBUTED,
+    Axes,
+    Drawing,
     Figure,
     Name,
     Row,
@@ -36,10 +38,6 @@ from loaderbench.reporting.figures import (
     panels,
     stack,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Drawing
 
 MOST_BARS = 48
 """More runs in one figure cannot be told apart: only the fastest setting of each loader and resolution is drawn."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from loaderbench.recording.record import SHARES, Advice, Ceiling, Removable, RunRecord, StorageFigures
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import (
     STYLES,
+    Console,
     make_console,
     plain_table,
     print_bullets,
@@ -23,9 +24,6 @@ from loaderbench.reporting.evidence import leading_evidence
 from loaderbench.reporting.format import NOT_MEASURED, short_name
 from loaderbench.reporting.result import Column, Result, Table, names_and_values
 from loaderbench.reporting.watched import note_lines, time_lines
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 ADVICE_LINES = 6
 """Lines of advice on a run's screen; the rest is behind `show --all`."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import STEP, Run, Segment, Series
-from loaderbench.reporting.figures import Figure, colour, legend, spans
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
+from loaderbench.reporting.figures import Drawing, Figure, colour, legend, spans
 
 STRIP_S = 1.5
 """Most seconds of a run that its timeline strip shows; further steps could not be told apart."""
