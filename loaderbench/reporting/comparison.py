@@ -52,32 +52,6 @@ LABEL_WIDTH = 16
 """Longer names are cut in the table headings."""
 
 
-def comparison_result(facts: CompareFacts, comparison: Comparison) -> Result:
-    """The verdict first, rates, each storage's figures, parity, what else differs, caveats."""
-    labels, pairs = facts.labels, comparison.pairs
-    leading = [record for name in SIDE_NAMES if (record := comparison.record(name)) is not None]
-    settings = []
-    if leading:
-        settings = [fmt.resolution(leading[0].case), fmt.loader_name(leading[0].case), *fmt.common_settings(leading)]
-    besides = f" other than {', '.join(comparison.factor)}" if comparison.factor else ""
-    return Result(
-        title=f"{labels['a']} against {labels['b']}",
-        settings=settings,
-        answer=[headline(comparison, labels), *_where_read(comparison, labels), *_same_files(facts)],
-        tables=[_rates(comparison, labels), *filter(None, (_pair_table(pair, labels) for pair in pairs))],
-        sections=[
-            ("Verdicts", verdict_lines(pairs, labels)),
-            ("Parity", [line for parity in comparison.parities for line in parity_lines(parity, labels)]),
-            (f"Differences{besides}", difference_lines(comparison, labels)),
-            ("Not measured", [line for pair in pairs for line in failure_lines(pair, labels)]),
-            ("Notes", note_lines(facts)),
-            ("Caveats of the leading pair (`loaderbench show RUN` for the others)", caveat_lines(comparison, labels)),
-        ],
-        draw=partial(comparison_figures, comparison, labels),
-        style=OUTCOME_STYLES.get(comparison.outcome or "", ""),
-    )
-
-
 def _where_read(comparison: Comparison, labels: Labels) -> list[str]:
     """Where each side's leading run read."""
     lines = []
@@ -211,7 +185,7 @@ def _needs(needs: Needs, label: str) -> list[str]:
             bound = f", {needs.bound_by}-bound" if needs.bound_by else ""
             least = "at least " if needs.gives_still_rising else ""
             rate = needs.gives or Range(needs.gives_bytes_per_s, None, None)
-            gives = f"it delivers {least}{fmt.bytes_rate(rate.value, rate.low, rate.high)}{bound}"
+            gives = f"it delivers {least}{fmt.bytes_rate(rate)}{bound}"
         lines.append(f"to get there, {label} needs {fmt.size(needs.bytes_per_s, '/s')}; {gives}")
     if needs.takes_file_read_s is not None:
         allowed = needs.file_read_s
@@ -412,13 +386,37 @@ class ShownComparison(Shown[CompareFacts, Comparison]):
         return f"{facts.labels['a']} against {facts.labels['b']}"
 
     def result(self, facts: CompareFacts, found: Comparison) -> Result:
-        return comparison_result(facts, found)
+        """The verdict first, rates, each storage's figures, parity, what else differs, caveats."""
+        labels, pairs = facts.labels, found.pairs
+        leading = [record for name in SIDE_NAMES if (record := found.record(name)) is not None]
+        settings = []
+        if leading:
+            settings = [
+                fmt.resolution(leading[0].case),
+                fmt.loader_name(leading[0].case),
+                *fmt.common_settings(leading),
+            ]
+        besides = f" other than {', '.join(found.factor)}" if found.factor else ""
+        return Result(
+            title=f"{labels['a']} against {labels['b']}",
+            settings=settings,
+            answer=[headline(found, labels), *_where_read(found, labels), *_same_files(facts)],
+            tables=[_rates(found, labels), *filter(None, (_pair_table(pair, labels) for pair in pairs))],
+            sections=[
+                ("Verdicts", verdict_lines(pairs, labels)),
+                ("Parity", [line for parity in found.parities for line in parity_lines(parity, labels)]),
+                (f"Differences{besides}", difference_lines(found, labels)),
+                ("Not measured", [line for pair in pairs for line in failure_lines(pair, labels)]),
+                ("Notes", note_lines(facts)),
+                ("Caveats of the leading pair (`loaderbench show RUN` for the others)", caveat_lines(found, labels)),
+            ],
+            draw=partial(comparison_figures, found, labels),
+            style=OUTCOME_STYLES.get(found.outcome or "", ""),
+        )
 
     def sentence(self, facts: CompareFacts, found: Comparison) -> str:
         ratio, outcome = found.ratio, (found.outcome or "").replace("_", " ")
         return "no pair to compare" if ratio is None else f"{outcome}: {fmt.speedup(ratio)} images/s"
 
     def as_json(self, facts: CompareFacts, found: Comparison) -> JsonObject:
-        about = plain.to_json(facts)
-        assert isinstance(about, dict)
-        return {**about, "notes": [one.text() for one in facts.notes], **super().as_json(facts, found)}
+        return {**plain.to_object(facts), "notes": [one.text() for one in facts.notes], **super().as_json(facts, found)}

@@ -254,24 +254,6 @@ def _held_line(held: Range) -> str:
     )
 
 
-def left_out_lines(found: Forecast) -> list[str]:
-    """What is no part of it, and why."""
-    return [f"{LEFT_OUT_WORDS[part]}: {why}" for part, why in found.left_out.items()]
-
-
-def figures_json(found: Forecast) -> JsonObject:
-    """The figures that scripts look for first."""
-    training = found.training
-    epochs: JsonObject = {
-        state: None if one is None else plain.to_json(one.s) for state, one in training.epoch_s.items()
-    }
-    return {
-        "epoch_s": epochs,
-        "training_s": plain.to_json(training.s),
-        "parts": plain.to_json(training.parts),
-    }
-
-
 # -- the report ------------------------------------------------------------------------------------------
 
 
@@ -334,10 +316,14 @@ class ShownForecast(Shown[ForecastFacts, Forecast]):
                 ("After the change", after_lines(found)),
                 ("Checked", check_lines(found)),
                 ("What it rests on", basis_lines(found)),
-                ("Left out", left_out_lines(found)),
+                ("Left out", [f"{LEFT_OUT_WORDS[part]}: {why}" for part, why in found.left_out.items()]),
             ],
             draw=partial(figures, found),
         )
 
     def as_json(self, facts: ForecastFacts, found: Forecast) -> JsonObject:
-        return {**figures_json(found), **super().as_json(facts, found)}
+        """The figures that scripts look for first, then all."""
+        training = found.training
+        epochs = {state: None if one is None else one.s for state, one in training.epoch_s.items()}
+        leading = plain.to_object({"epoch_s": epochs, "training_s": training.s, "parts": training.parts})
+        return {**leading, **super().as_json(facts, found)}

@@ -58,29 +58,21 @@ def cleaned(value: T) -> T:
 
     Code that shows a record, a study or a comparison calls this first, so that no unclean text can reach the output.
     """
-    return with_texts(value, clean)
+    return cast(T, _cleaned(value))
 
 
-def with_texts(value: T, change: Callable[[str], str]) -> T:
-    """A dataclass, or a plain value, with every text in it changed."""
-    return cast(T, _with_texts(value, change))
-
-
-def _with_texts(value: object, change: Callable[[str], str]) -> object:
+def _cleaned(value: object) -> object:
     if isinstance(value, Enum):
         return value
     if isinstance(value, str):
-        return change(value)
+        return clean(value)
     if isinstance(value, Mapping):
-        return {_with_texts(key, change): _with_texts(item, change) for key, item in value.items()}
+        return {_cleaned(key): _cleaned(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return type(value)(_with_texts(item, change) for item in value)
+        return type(value)(map(_cleaned, value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        given: dict[str, Any] = {
-            field.name: _with_texts(getattr(value, field.name), change)
-            for field in dataclasses.fields(value)
-            if field.init
-        }
+        fields = [field.name for field in dataclasses.fields(value) if field.init]
+        given: dict[str, Any] = {name: _cleaned(getattr(value, name)) for name in fields}
         return dataclasses.replace(value, **given)
     return value
 
@@ -232,10 +224,10 @@ def ratio(estimate: Estimate | None) -> str:
 # -- runs ------------------------------------------------------------------------------------------------
 
 
-def bytes_rate(value: float, low: float | None, high: float | None) -> str:
+def bytes_rate(rate: Estimate | Range) -> str:
     """`23.0 MB/s`, with its interval where that is wide: `23.0 MB/s (20.0 MB/s – 26.0 MB/s)`."""
-    wide = low is not None and high is not None and is_wide(value, low, high)
-    return with_interval(Range(value, low if wide else None, high), lambda rate: size(rate, "/s"), " – ")
+    wide = rate.low is not None and rate.high is not None and is_wide(rate.value, rate.low, rate.high)
+    return with_interval(rate if wide else Range(rate.value, None, None), lambda value: size(value, "/s"), " – ")
 
 
 def prep_share(record: RunRecord) -> float | None:

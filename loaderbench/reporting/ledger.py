@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from loaderbench.plain import JsonObject, to_json
+from loaderbench.plain import JsonObject, to_json, to_object
 from loaderbench.printable import counted, memory_size
 from loaderbench.recording.ledger import LEDGER_KINDS, Entry, Ledger, LedgerKind, LedgerScore, Unit
 from loaderbench.recording.machines import HARDWARE
@@ -54,7 +54,8 @@ def ledger_result(ledger: Ledger, *, last: int = 0, kinds: Sequence[LedgerKind] 
     if ledger.entries:
         machines = {None if one.environment is None else repr(HARDWARE(one.environment)) for one in ledger.entries}
         of = "" if len(machines) == 1 else f" The entries are of {len(machines)} machines."
-        tables.append(Table("Predicted against measured, by kind", SCORE_COLUMNS, score_rows(ledger), NOTE + of))
+        rows = [(kind, MEANS[kind], *_figures(score)) for kind, score in ledger.scores.items()]
+        tables.append(Table("Predicted against measured, by kind", SCORE_COLUMNS, rows, NOTE + of))
     if shown:
         tables.append(Table("Entries, newest first", ENTRY_COLUMNS, [entry_row(entry) for entry in shown]))
     empty = empty_sentence(kinds, is_elsewhere=ledger.num_elsewhere > 0)
@@ -95,11 +96,6 @@ def left_out(ledger: Ledger, last: int) -> list[str]:
 
 
 # -- cells -----------------------------------------------------------------------------------------------
-
-
-def score_rows(ledger: Ledger) -> list[Row]:
-    """A row a kind."""
-    return [(kind, MEANS[kind], *_figures(score)) for kind, score in ledger.scores.items()]
 
 
 def _figures(score: LedgerScore) -> Row:
@@ -275,8 +271,7 @@ def ledger_json(ledger: Ledger) -> JsonObject:
 
 
 def _entry_json(entry: Entry) -> JsonObject:
-    value = to_json(entry)
-    assert isinstance(value, dict)
+    value = to_object(entry)
     there = value.pop("environment")
     machine = {key: there[key] for key in ("cpu_model", "cpus_usable", "gpus")} if isinstance(there, dict) else None
     return {**value, "error_fraction": entry.error_fraction, "held": entry.held, "machine": machine}

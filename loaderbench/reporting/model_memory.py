@@ -117,28 +117,6 @@ def _failures(result: ModelMemory) -> list[str]:
     ]
 
 
-def memory_result(result: ModelMemory) -> Result:
-    """All its tables and figures."""
-    predicted = [one for one in result.batches if one.predicted is not None]
-    tables = [batches_table(result)]
-    if predicted:
-        tables.append(kinds_table(predicted))
-        tables += [layers_table(predicted[-1])] if predicted[-1].layers else []
-    places = [f"Batch {one.batch_size}: {place_words(one.peak)}." for one in predicted if one.peak is not None]
-    return Result(
-        title=f"Memory of {result.model}",
-        settings=[*fmt.of_model(result), result.device_name],
-        answer=[memory_sentence(result)],
-        tables=tables,
-        sections=[
-            ("Where the peak is", places),
-            ("Without a figure", [*_failures(result), *_reasons(result)]),
-            ("Beware", _unchecked(result)),
-        ],
-        draw=partial(memory_figures, result),
-    )
-
-
 def memory_sentence(result: ModelMemory) -> str:
     """The largest batch's peak in one sentence."""
     known = [one for one in result.batches if one.predicted is not None]
@@ -286,7 +264,24 @@ class ShownMemory(Shown[ModelMemoryFacts, ModelMemory]):
     """Shows a study of a model's memory."""
 
     def result(self, facts: ModelMemoryFacts, found: ModelMemory) -> Result:
-        return memory_result(found)
+        predicted = [one for one in found.batches if one.predicted is not None]
+        tables = [batches_table(found)]
+        if predicted:
+            tables.append(kinds_table(predicted))
+            tables += [layers_table(predicted[-1])] if predicted[-1].layers else []
+        places = [f"Batch {one.batch_size}: {place_words(one.peak)}." for one in predicted if one.peak is not None]
+        return Result(
+            title=f"Memory of {found.model}",
+            settings=[*fmt.of_model(found), found.device_name],
+            answer=[memory_sentence(found)],
+            tables=tables,
+            sections=[
+                ("Where the peak is", places),
+                ("Without a figure", [*_failures(found), *_reasons(found)]),
+                ("Beware", _unchecked(found)),
+            ],
+            draw=partial(memory_figures, found),
+        )
 
 
 # -- model fit -------------------------------------------------------------------------------------------

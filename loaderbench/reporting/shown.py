@@ -50,11 +50,9 @@ class Shown(Generic[F, R]):
 
     def as_json(self, facts: F, found: R) -> JsonObject:
         """What `--json` gives, but for the study's id: its answer, then its figures by name. Caveats have words."""
-        value = plain.to_json(found)
-        assert isinstance(value, dict)
         caveats = [one.worded() for one in getattr(found, "caveats", ()) if isinstance(one, Caveat)]
         in_words = {"caveats": plain.to_json(caveats)} if caveats else {}
-        return {"answer": [*self.result(facts, found).answer], **value, **in_words}
+        return {"answer": [*self.result(facts, found).answer], **plain.to_object(found), **in_words}
 
 
 @cache

@@ -8,7 +8,6 @@ from functools import partial
 from loaderbench.plain import JsonObject
 from loaderbench.printable import counted, listed
 from loaderbench.recording.model_size import BatchFigures, FeedFacts, SizeBound, SizeFacts, Sizing, StoppedBy, Supply
-from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.figures import LEVEL, Drawing, Figure, cells, doublings, line, name_axes
 from loaderbench.reporting.result import Column, Result, Table
@@ -271,12 +270,8 @@ def _supply(supply: Supply, feed: FeedFacts) -> str:
     rate = f"{fmt.plus_minus(supply.capacity)} images/s"
     if supply.devices is None:
         return f"The stage {supply.stage} does {rate}."
-    return f"{who} {fed_devices(supply.devices)} of these devices ({rate})."
-
-
-def fed_devices(devices: Estimate) -> str:
-    """3.1 (2.9–3.3)"""
-    return fmt.with_interval(devices, lambda value: fmt.number(value, 2))
+    devices = fmt.with_interval(supply.devices, lambda value: fmt.number(value, 2))
+    return f"{who} {devices} of these devices ({rate})."
 
 
 def missing_lines(sizing: Sizing) -> list[str]:

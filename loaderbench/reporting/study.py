@@ -217,9 +217,7 @@ class ShownSweep(Shown[SweepFacts, Sweep]):
         return f"{len(found.rows)} settings measured"
 
     def as_json(self, facts: SweepFacts, found: Sweep) -> JsonObject:
-        value = plain.to_json(found)
-        assert isinstance(value, dict)
-        return value
+        return plain.to_object(found)
 
 
 def _caveats(records: Sequence[RunRecord]) -> list[str]:

@@ -52,7 +52,8 @@ def print_run(record: RunRecord, console: Console | None = None, *, whole: bool 
     any_figure = record.throughput is not None or record.step_time_s is not None
     if any_figure and not whole:
         console.print(styled(_in_a_line(record)))
-    _print_evidence(record, console, whole=whole)
+    if record.verdict is not None:
+        print_bullets(console, "Evidence", record.verdict.evidence if whole else leading_evidence(record))
     _print_advice(record, console, whole=whole)
     if any_figure:
         _print_shares(record, console)
@@ -82,12 +83,6 @@ def _in_a_line(record: RunRecord) -> str:
         "first batch not measured" if first is None else f"first batch {fmt.duration(first)}",
     ]
     return " · ".join(parts)
-
-
-def _print_evidence(record: RunRecord, console: Console, *, whole: bool) -> None:
-    verdict = record.verdict
-    if verdict is not None:
-        print_bullets(console, "Evidence", verdict.evidence if whole else leading_evidence(record))
 
 
 def _print_advice(record: RunRecord, console: Console, *, whole: bool) -> None:
@@ -249,24 +244,16 @@ def _storage(storage: StorageFigures) -> str:
         proof,
         moved,
         "" if bandwidth is None else fmt.size(bandwidth, "/s"),
-        "" if ceiling is None else f"ceiling {_at_most(ceiling)}{_rising(storage)}",
+        "" if ceiling is None else _ceiling(ceiling),
         "" if unseen else f"resident {fmt.percent(before)} → {fmt.percent(after)}",
         storage.source or "",
     ]
     return " · ".join(part for part in parts if part)
 
 
-def _at_most(ceiling: Ceiling) -> str:
-    rate = ceiling.bytes_per_s
-    return fmt.bytes_rate(rate.value, rate.low, rate.high)
-
-
-def _rising(storage: StorageFigures) -> str:
-    ceiling = storage.ceiling
-    if ceiling is None:
-        return ""
-    readers = f" at {ceiling.readers} readers" if ceiling.readers else ""
-    return readers + (", still rising" if ceiling.still_rising else "")
+def _ceiling(found: Ceiling) -> str:
+    readers = f" at {found.readers} readers" if found.readers else ""
+    return f"ceiling {fmt.bytes_rate(found.bytes_per_s)}{readers}{', still rising' if found.still_rising else ''}"
 
 
 def _cpu(record: RunRecord) -> str:
