@@ -119,6 +119,13 @@ def to_json(value: object, not_finite: list[str] | None = None, arrays: Arrays |
     raise TypeError(f"{where or 'the value'} cannot be written as JSON: {type(value).__name__}")
 
 
+def to_object(value: object, not_finite: list[str] | None = None, arrays: Arrays | None = None) -> JsonObject:
+    """`to_json` of a dataclass or a mapping."""
+    found = to_json(value, not_finite, arrays)
+    assert isinstance(found, dict)
+    return found
+
+
 # -- reading ---------------------------------------------------------------------------------------------
 
 _Reader = Callable[[Any, Mapping[str, Any]], Any]

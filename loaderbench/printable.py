@@ -4,6 +4,7 @@ anything), and sizes of memory."""
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -36,6 +37,16 @@ def short(value: object, most: int = 60) -> str:
     except ValueError:  # a number of thousands of digits
         return "a number of thousands of digits"
     return text if len(text) <= most else f"{text[:most]}…"
+
+
+def counted(number: int, one: str, more: str = "") -> str:
+    """1 trial is; 2 trials are. `more`: empty where only an s is added."""
+    return f"{number:,} {one if number == 1 else more or f'{one}s'}"
+
+
+def listed(names: Sequence[str], joint: str = "and") -> str:
+    """`a, b and c`."""
+    return f" {joint} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def memory_size(num_bytes: float) -> str:

@@ -21,8 +21,7 @@ from loaderbench.recording.store import Store
 from loaderbench.reporting import figures
 from loaderbench.reporting.anonymous import Anonymous
 from loaderbench.reporting.html import render_html
-from loaderbench.reporting.ledger import FILLED_BY, MEANS, error_text, value_text
-from loaderbench.reporting.ledger_figure import ledger_figure
+from loaderbench.reporting.ledger import FILLED_BY, MEANS, error_text, ledger_figure, value_text
 from loaderbench.reporting.markdown import render_markdown
 from loaderbench.reporting.report import read_report
 from loaderbench.studies.ledger import collect

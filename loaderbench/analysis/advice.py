@@ -347,9 +347,7 @@ def _scaled_decode(predictor: Predictions) -> list[Action]:
 
 
 def _pixels(probe: ScaleProbe) -> dict[str, Json]:
-    found = plain.to_json(pixel_difference(probe))
-    assert isinstance(found, dict)
-    return found
+    return plain.to_object(pixel_difference(probe))
 
 
 def _direct_samples(predictor: Predictions) -> list[Action]:

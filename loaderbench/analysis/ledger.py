@@ -14,7 +14,7 @@ import numpy as np
 
 from loaderbench.analysis.studies import judge
 from loaderbench.cases.case import Step, flags, loader_arguments
-from loaderbench.printable import memory_size
+from loaderbench.printable import counted, memory_size
 from loaderbench.recording.facts import Environment
 from loaderbench.recording.forecast import CheckedEpoch, Forecast, ForecastFacts
 from loaderbench.recording.ledger import LEDGER_KINDS, Collected, Entry, Ledger, LedgerKind, LedgerScore, Unit
@@ -111,7 +111,7 @@ def _of_forecast(found: Forecast, source: _Source) -> list[Entry]:
     if found.checked_training is not None:
         predicted, measured = found.checked_training
         number = sum(epoch.kind == "train" for epoch in found.checked)
-        what = f"{found.setting}: {number} epoch{'s' * (number != 1)} from the start of the process"
+        what = f"{found.setting}: {counted(number, 'epoch')} from the start of the process"
         entries += source.entry("training", what, "s", predicted.value, measured, predicted)
     return entries
 

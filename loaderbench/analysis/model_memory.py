@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from loaderbench.analysis.memory import MemoryLine, course_of, layers_of, line_holds, line_through, peak_bytes, peak_of
 from loaderbench.analysis.reserved import reserved_bytes
-from loaderbench.cases.case import Step
-from loaderbench.recording.facts import Failure
+from loaderbench.cases.case import Mode, Optimizer, Precision, Step
+from loaderbench.recording.facts import DeviceFacts, Failure
 from loaderbench.recording.model_memory import (
     BatchMemory,
     BatchMemoryFacts,
@@ -37,13 +37,7 @@ def memory_of(facts: ModelMemoryFacts) -> ModelMemory:
     """Predicted and measured memory of each batch size."""
     step = facts.step
     return ModelMemory(
-        model=step.model,
-        mode=step.mode,
-        precision=step.precision,
-        optimizer=_optimizer(step),
-        input_size=step.input_size,
-        channels=step.channels,
-        device_name=step.device if facts.device is None else facts.device.name,
+        *of_model(step, facts.device),
         not_measured=facts.not_measured,
         batches=tuple(_batch(one, step.mode, on_accelerator=facts.on_accelerator) for one in facts.batches),
         unchecked_on=_unchecked_on([one.trace for one in facts.batches if one.trace is not None]),
@@ -55,8 +49,13 @@ def _unchecked_on(traces: Sequence[MemoryTrace]) -> str | None:
     return next((trace.unchecked_on for trace in traces if trace.unchecked_on is not None), None)
 
 
-def _optimizer(step: Step) -> str | None:
-    return step.optimizer if step.mode == "train" else None
+def of_model(
+    step: Step, device: DeviceFacts | None
+) -> tuple[str, Mode, Precision, Optimizer | None, int | None, int, str]:
+    """The fields of OfModel. `device`: None where nothing was measured."""
+    optimizer = step.optimizer if step.mode == "train" else None
+    name = step.device if device is None else device.name
+    return step.model, step.mode, step.precision, optimizer, step.input_size, step.channels, name
 
 
 def _batch(facts: BatchMemoryFacts, mode: str, *, on_accelerator: bool) -> BatchMemory:
@@ -124,13 +123,7 @@ def fit_of(facts: ModelFitFacts) -> ModelFit:
     largest, confirmed = _largest(facts, predicted_batch)
     around = () if largest is None else range(max(largest - 1, 1), largest + 3)
     return ModelFit(
-        model=step.model,
-        mode=step.mode,
-        precision=step.precision,
-        optimizer=_optimizer(step),
-        input_size=step.input_size,
-        channels=step.channels,
-        device_name=step.device if facts.device is None else facts.device.name,
+        *of_model(step, facts.device),
         memory_bytes=facts.memory_bytes,
         memory_source=facts.memory_source,
         how=facts.how,

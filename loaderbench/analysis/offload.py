@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.analysis.model_memory import KILLED, NO_MEMORY
+from loaderbench.analysis.model_memory import KILLED, NO_MEMORY, of_model
 from loaderbench.analysis.sizing import blocks_of_steps
 from loaderbench.analysis.statistics import draws_of_mean, interval
 from loaderbench.findings.table import words
@@ -43,13 +43,7 @@ def offload_of(facts: OffloadFacts) -> ModelOffload:
     best = min(timed, key=_seconds, default=None) if facts.is_study else None
     everything = next((row for row in rows if (row.above_bytes, row.after_fraction) == (0, 0.0)), None)
     return ModelOffload(
-        model=step.model,
-        mode=step.mode,
-        precision=step.precision,
-        optimizer=step.optimizer if step.mode == "train" else None,
-        input_size=step.input_size,
-        channels=step.channels,
-        device_name=step.device if facts.device is None else facts.device.name,
+        *of_model(step, facts.device),
         batch_size=step.batch_size,
         is_study=facts.is_study,
         on_host=facts.on_host,

@@ -291,9 +291,7 @@ class Case:
         """Plain JSON types, all fields side by side; `from_json` is the inverse."""
         found: JsonObject = {}
         for name in PARTS:
-            part = plain.to_json(getattr(self, name))
-            assert isinstance(part, dict)
-            found |= part
+            found |= plain.to_object(getattr(self, name))
         return found
 
     @classmethod

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from loaderbench.cases.case import Feed, Output, Precision
+from loaderbench.printable import listed
 
 Format = Literal["jpeg", "png", "webp"]
 """A kind of image file."""
@@ -24,7 +25,7 @@ Handover = Literal["private", "shared", "reused"]
 def format_names(formats: Iterable[str]) -> str:
     """`JPEG`, `JPEG and PNG`, `JPEG, PNG and WebP`."""
     names = [FORMAT_NAMES[one] for one in FORMATS if one in set(formats)]
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return listed(names)
 
 
 @dataclass(frozen=True)

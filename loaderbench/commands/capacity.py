@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -9,9 +10,9 @@ import typer
 from loaderbench import plugins
 from loaderbench.cases.options import CapacityOptions, Numbers, Words
 from loaderbench.cases.study import LEFT_OUT, StudyOptions
-from loaderbench.commands.kept import run_study, show_study
+from loaderbench.commands.kept import measure_kept
 from loaderbench.commands.options import Changed, OutputOptions, with_options
-from loaderbench.commands.terminal import Interrupted, check_json_target
+from loaderbench.commands.terminal import check_json_target
 
 
 @with_options(
@@ -32,16 +33,8 @@ def capacity(
 
     check_json_target(output.json_out)
     plan = plan_capacity(dataset, options, asked)
-    from loaderbench.recording.store import Store  # late: refusals come without it
-    from loaderbench.studies.capacity import CapacityStudy
+    from loaderbench.studies.capacity import CapacityStudy  # late: refusals come without it
 
-    store = Store(output.results)
-    store.check_writable()
-    study = CapacityStudy(plan, store)
-    ended = run_study(study, output)
-    if study.begun:
-        show_study(study, output)
-    if ended is not None:
-        raise Interrupted(f"interrupted: {study.num_looks} measurements finished and are kept", ended)
+    study = measure_kept(partial(CapacityStudy, plan), output)
     if study.error is not None:
         raise study.error

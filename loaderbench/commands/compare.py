@@ -9,8 +9,8 @@ import typer
 
 from loaderbench.cases.options import COMPARE_ROUNDS
 from loaderbench.cases.study import LEFT_OUT, StudyOptions
-from loaderbench.commands.options import Changed, OutputOptions, with_options
-from loaderbench.commands.terminal import check_json_target, echo, end, progress, say, show_plan, write_json
+from loaderbench.commands.options import Changed, DryRun, OutputOptions, with_options
+from loaderbench.commands.terminal import check_json_target, echo, end, progress, say, show_plan, view_of, write_json
 from loaderbench.errors import ConfigError, LoaderbenchError
 
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ def compare(
     ] = False,
     rounds: Annotated[int, typer.Option(help="Rounds; each one measures both sides")] = COMPARE_ROUNDS,
     options: StudyOptions,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the cases and their expected time, and exit")
-    ] = False,
+    dry_run: DryRun = False,
     output: OutputOptions,
 ) -> None:
     """Compare two storages that hold the same files, measured in turn; or two stored runs."""
@@ -99,12 +97,9 @@ def _data_sets(targets: list[str], options: StudyOptions, rounds: int, output: O
 
 def _measure(study: ComparisonStudy, output: OutputOptions) -> BaseException | None:
     """Measure both sides and show the progress. Returns the exception that ended it early, or None."""
-    from loaderbench.cases.study import expected_seconds
-    from loaderbench.reporting.live import Progress
     from loaderbench.studies.compare_plan import title
 
-    expected_s = [expected_seconds(case) for case in study.cases]
-    with Progress(len(study.cases), quiet=output.quiet, expected_s=expected_s, title=title) as view:
+    with view_of(study.cases, quiet=output.quiet, title=title) as view:
         try:
             study.measure(view.message, view.finished)
         except (KeyboardInterrupt, SystemExit, LoaderbenchError) as stop:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from loaderbench.cases.options import ForecastOptions
-from loaderbench.commands.kept import run_study, show_study
+from loaderbench.commands.kept import measure_kept
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import Interrupted, check_json_target
 
 
 @with_options()
@@ -28,14 +28,5 @@ def forecast(
     from loaderbench.recording.store import Store
     from loaderbench.studies.forecast import ForecastStudy, plan_forecast
 
-    check_json_target(output.json_out)
-    store = Store(output.results)
-    plan = plan_forecast(run, asked, store)
-    store.check_writable()
-    study = ForecastStudy(plan, store)
-    ended = run_study(study, output)
-    show_study(study, output)
-    if ended is not None:
-        raise Interrupted(f"interrupted: the forecast is kept; {study.unfinished}", ended)
-    if study.failed:
-        raise typer.Exit(1)
+    plan = plan_forecast(run, asked, Store(output.results))
+    measure_kept(partial(ForecastStudy, plan), output)

@@ -14,7 +14,7 @@ from loaderbench.cases.options import Price
 from loaderbench.cases.study import StudyOptions
 from loaderbench.commands.options import OutputOptions
 from loaderbench.commands.ranked import Asked, measure_on_ranks
-from loaderbench.commands.terminal import check_json_target, end, progress, say, show_plan, write_json
+from loaderbench.commands.terminal import check_json_target, end, progress, say, show_plan, view_of, write_json
 from loaderbench.errors import ConfigError, LoaderbenchError
 
 if TYPE_CHECKING:
@@ -125,18 +125,11 @@ def _check_profile(path: Path, case: Case) -> None:
 
 def _run(study: SweepStudy, output: OutputOptions, *, verify: bool, ahead: Ahead | None = None) -> BaseException | None:
     """Measure what is left and show the progress. Returns the exception that ended it early, or None."""
-    from loaderbench.cases.study import expected_seconds
     from loaderbench.recording.progress import Phase
     from loaderbench.reporting.format import ended_line
-    from loaderbench.reporting.live import Progress
-    from loaderbench.running.deadline import told_before
 
-    if not output.quiet:
-        for line in told_before(study.left):
-            say(line)
-    expected_s = [expected_seconds(case) for case in study.left]
     named = study.cases[0] if len(study.cases) == 1 else None
-    with Progress(len(study.left), quiet=output.quiet, expected_s=expected_s, named=named) as view:
+    with view_of(study.left, quiet=output.quiet, named=named) as view:
 
         def say_phase(case: Case, line: str) -> None:
             view.message(case, Phase(line))

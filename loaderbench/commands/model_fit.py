@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from loaderbench.cases.options import ModelOptions
-from loaderbench.commands.kept import run_study, show_study
-from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import Interrupted, check_json_target, counted
+from loaderbench.commands.kept import measure_kept
+from loaderbench.commands.options import Memory, Model, OutputOptions, with_options
 
 
 @with_options()
 def fit(
     *,
-    model: Annotated[str, typer.Argument(help="A torchvision classification model, lenet, or package.module:factory")],
-    memory: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Memory of the device to assume: 16G (GiB)  [default: the device's own]"),
-    ] = None,
+    model: Model,
+    memory: Memory = None,
     how: Annotated[
         str | None, typer.Option(help="How to enforce the limit on the CPU: ledger or rlimit  [default: ledger]")
     ] = None,
@@ -32,19 +29,7 @@ def fit(
     """Find the largest batch that fits: predict it, then confirm it by trials of three steps in fresh processes."""
     from loaderbench.studies.fit_plan import plan_fit
 
-    check_json_target(output.json_out)
     plan = plan_fit(model, options, memory, how)
-    from loaderbench.recording.store import Store  # late: refusals come without it
-    from loaderbench.studies.model_fit import FitStudy
+    from loaderbench.studies.model_fit import FitStudy  # late: refusals come without it
 
-    store = Store(output.results)
-    store.check_writable()
-    study = FitStudy(plan, store, resume=resume)
-    ended = run_study(study, output)
-    show_study(study, output)
-    if ended is not None:
-        kept = counted(len(study.trials), "trial is", "trials are")
-        raise Interrupted(f"interrupted: {kept} kept; --resume continues", ended)
-    found = study.findings()
-    if not found.largest_batch or not (found.confirmed or found.not_measured):
-        raise typer.Exit(1)
+    measure_kept(partial(FitStudy, plan, resume=resume), output)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from loaderbench.cases.options import ModelOptions
-from loaderbench.commands.kept import run_study, show_study
-from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import Interrupted, check_json_target
+from loaderbench.commands.kept import measure_kept
+from loaderbench.commands.options import Model, OutputOptions, with_options
 
 
 @with_options(without=("mode", "optimizer"))
 def io(
     *,
-    model: Annotated[
-        str,
-        typer.Argument(help="A torchvision model, lenet, or package.module:factory; its outputs are copied back"),
-    ],
+    model: Model,
     batch_size: Annotated[int, typer.Option(help="First batch size")] = 1,
     max_batch: Annotated[int, typer.Option(help="Largest batch size")] = 128,
     inc: Annotated[int, typer.Option(help="Step from one batch size to the next")] = 8,
@@ -28,17 +25,7 @@ def io(
     """Time the copy of a batch to the device and the copy of its outputs back, without the step in between."""
     from loaderbench.studies.io_plan import plan_io
 
-    check_json_target(output.json_out)
     plan = plan_io(model, options, batch_size, max_batch, inc)
-    from loaderbench.recording.store import Store  # late: refusals come without it
-    from loaderbench.studies.model_io import IoStudy
+    from loaderbench.studies.model_io import IoStudy  # late: refusals come without it
 
-    store = Store(output.results)
-    store.check_writable()
-    study = IoStudy(plan, store)
-    ended = run_study(study, output)
-    show_study(study, output)
-    if ended is not None:
-        raise Interrupted(f"interrupted: {study.num_done} batch sizes finished and are kept", ended)
-    if study.failed:
-        raise typer.Exit(1)
+    measure_kept(partial(IoStudy, plan), output)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from loaderbench.cases.options import ModelOptions
-from loaderbench.commands.kept import run_study, write_study
-from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import Interrupted, check_json_target
-
-if TYPE_CHECKING:
-    from loaderbench.studies.model_layers import LayersStudy
+from loaderbench.commands.kept import end_kept, print_study, run_kept, write_study
+from loaderbench.commands.options import Model, OutputOptions, with_options
+from loaderbench.commands.terminal import check_json_target, write_out
 
 
 @with_options()
 def layers(
     *,
-    model: Annotated[str, typer.Argument(help="A torchvision model, lenet, or package.module:factory")],
+    model: Model,
     options: ModelOptions,
     batch_size: Annotated[
         int | None, typer.Option(help="Samples per step  [default: 64; 8 on the CPU, lenet 64]")
@@ -52,36 +50,15 @@ def layers(
     check_json_target(output.json_out, csv)
     feed = DataOptions(data, res, loader, workers)
     planned = plan_layers(model, options, batch_size, steps, alone=alone, data=feed)
-    from loaderbench.recording.store import Store  # late: refusals come without it
+    from loaderbench.recording.output import is_standard_output  # late: refusals come without it
+    from loaderbench.reporting.model_layers import profile_csv
     from loaderbench.studies.model_layers import LayersStudy
 
-    store = Store(output.results)
-    store.check_writable()
-    study = LayersStudy(planned, store)
-    ended = run_study(study, output)
-    _show(study, output, csv, every=every)
-    if ended is not None:
-        kept = "the layers' times in the step are kept" if study.measured else "no block was finished"
-        raise Interrupted(f"interrupted: {kept}", ended)
-    if study.failed:
-        raise typer.Exit(1)
-
-
-def _show(study: LayersStudy, output: OutputOptions, csv: Path | None, *, every: bool) -> None:
-    """Store, print and write what was measured."""
-    from loaderbench.commands.terminal import write_out
-    from loaderbench.recording.model_layers import LayersResult
-    from loaderbench.recording.output import is_standard_output
-    from loaderbench.reporting.console import make_console
-    from loaderbench.reporting.model_layers import profile_csv
-    from loaderbench.reporting.studies import print_findings
-
+    study, ended = run_kept(partial(LayersStudy, planned), output)
     stored = study.store()
-    found = stored.findings
-    assert isinstance(found, LayersResult)
-    if not output.quiet:
-        console = make_console(stderr=output.on_stderr or is_standard_output(csv))
-        print_findings(stored.facts, found, console, whole=every)
+    print_study(stored, output, whole=every, on_stderr=is_standard_output(csv))
     if csv is not None and study.measured:
-        write_out(profile_csv(found).encode(), csv)
+        assert stored.findings is not None
+        write_out(profile_csv(stored.findings).encode(), csv)
     write_study(stored, output)
+    end_kept(study, ended)

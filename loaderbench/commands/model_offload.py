@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from loaderbench.cases.options import ModelOptions
-from loaderbench.commands.kept import run_study, show_study
-from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import Interrupted, check_json_target, counted
+from loaderbench.commands.kept import measure_kept
+from loaderbench.commands.options import Memory, Model, OutputOptions, with_options
 
 
 @with_options()
 def offload(
     *,
-    model: Annotated[str, typer.Argument(help="A torchvision classification model, lenet, or package.module:factory")],
+    model: Model,
     batch_size: Annotated[int, typer.Option(help="Samples per step")] = 10,
     offload_above: Annotated[
         float | None,
@@ -28,10 +28,7 @@ def offload(
             help="Offload only when more than this fraction of the device's memory is in use  [default: 0]",
         ),
     ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Memory of the device to assume: 16G (GiB)  [default: the device's own]"),
-    ] = None,
+    memory: Memory = None,
     study: Annotated[
         bool,
         typer.Option(
@@ -49,20 +46,9 @@ def offload(
     """Run a model with some of its saved tensors in host memory, so that a larger batch fits."""
     from loaderbench.studies.offload_plan import plan_offload
 
-    check_json_target(output.json_out)
     plan = plan_offload(
         model, options, batch_size, above_kb=offload_above, after=offload_after, memory=memory, steps=steps, study=study
     )
-    from loaderbench.recording.store import Store  # late: refusals come without it
-    from loaderbench.studies.model_offload import OffloadStudy
+    from loaderbench.studies.model_offload import OffloadStudy  # late: refusals come without it
 
-    store = Store(output.results)
-    store.check_writable()
-    found = OffloadStudy(plan, store)
-    ended = run_study(found, output)
-    show_study(found, output)
-    if ended is not None:
-        kept = counted(found.num_timed, "setting was timed and is", "settings were timed and are")
-        raise Interrupted(f"interrupted: {kept} kept", ended)
-    if found.failed:
-        raise typer.Exit(1)
+    measure_kept(partial(OffloadStudy, plan), output)

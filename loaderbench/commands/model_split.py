@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from loaderbench.cases.options import ModelOptions
-from loaderbench.commands.kept import run_study, show_study
-from loaderbench.commands.options import Changed, OutputOptions, with_options
-from loaderbench.commands.terminal import Interrupted, check_json_target, write_json
+from loaderbench.commands.kept import measure_kept
+from loaderbench.commands.options import Changed, Model, OutputOptions, with_options
+from loaderbench.commands.terminal import check_json_target, write_json
 
 if TYPE_CHECKING:
     from loaderbench.splitting.table import TimesTable
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 )
 def split(
     *,
-    model: Annotated[str, typer.Argument(help="A torchvision classification model, lenet, or package.module:factory")],
+    model: Model,
     batch_size: Annotated[int, typer.Option(help="Images to split")] = 100,
     turns: Annotated[
         int | None,
@@ -58,20 +59,9 @@ def split(
         _show(table, output, edited=bool(set_times or drop))
         return
     plan = plan_split(model, options, batch_size, output.results, turns=turns, remeasure=remeasure)
-    from loaderbench.recording.store import Store  # late: refusals come without it
-    from loaderbench.studies.model_split import SplitStudy
+    from loaderbench.studies.model_split import SplitStudy  # late: refusals come without it
 
-    store = Store(output.results)
-    store.check_writable()
-    study = SplitStudy(plan, store)
-    ended = run_study(study, output)
-    if study.begun:
-        show_study(study, output)
-    if ended is not None:
-        done = f"{study.num_measured} times and {study.num_turns} turns were measured"
-        raise Interrupted(f"interrupted: {done} and are kept", ended)
-    if study.failed:
-        raise typer.Exit(1)
+    measure_kept(partial(SplitStudy, plan), output)
 
 
 def _show(table: TimesTable, output: OutputOptions, *, edited: bool) -> None:

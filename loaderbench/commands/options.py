@@ -21,6 +21,13 @@ from loaderbench.cases.study import StudyOptions, read_options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+Model = Annotated[str, typer.Argument(help="A torchvision classification model, lenet, or package.module:factory")]
+Memory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Memory of the device to assume: 16G (GiB)  [default: the device's own]"),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the cases and their expected time, and exit")]
+Tag = Annotated[str | None, typer.Option(metavar="NAME", help="Name to find the runs by: list NAME, report NAME")]
 Dataset = Annotated[
     str | None, typer.Argument(help="Folder of images or name of a data set. Default: a generated set, kept.")
 ]

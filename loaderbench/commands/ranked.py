@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from loaderbench.cases.study import StudyOptions
+from loaderbench.commands.kept import print_study, write_study
 from loaderbench.commands.options import OutputOptions
-from loaderbench.commands.terminal import Interrupted, check_json_target, say, show_plan, write_json
+from loaderbench.commands.terminal import Interrupted, check_json_target, say, show_plan, view_of
 from loaderbench.errors import CaseFailed, ConfigError, LoaderbenchError
 
 if TYPE_CHECKING:
@@ -134,16 +135,8 @@ def _study(cases: Sequence[Case], asked: Asked, meeting: Meeting) -> RanksStudy:
 
 
 def _run(study: RanksStudy, output: OutputOptions, meeting: Meeting) -> None:
-    from loaderbench.cases.study import expected_seconds
-    from loaderbench.reporting.live import Progress
-    from loaderbench.running.deadline import told_before
-
     quiet = output.quiet or meeting.rank > 0
-    if not quiet:
-        for line in told_before(study.cases):
-            say(line)
-    expected_s = [expected_seconds(case) for case in study.cases]
-    with Progress(len(study.cases), quiet=quiet, expected_s=expected_s) as view:
+    with view_of(study.cases, quiet=quiet) as view:
 
         def finished(record: RunRecord) -> None:
             if len(study.cases) > 1 and not quiet:
@@ -154,15 +147,10 @@ def _run(study: RanksStudy, output: OutputOptions, meeting: Meeting) -> None:
 
 def _show(study: RanksStudy, output: OutputOptions, meeting: Meeting) -> None:
     """Store, print and write what all ranks found: on rank 0, which keeps the study."""
-    from loaderbench.reporting.console import make_console
-    from loaderbench.reporting.studies import as_json, print_findings
-
     if meeting.rank:
         return
     stored = study.keep()
-    assert stored.findings is not None
+    print_study(stored, output)
     if not output.quiet:
-        print_findings(stored.facts, stored.findings, make_console(stderr=output.on_stderr))
         say(f"study {stored.study_id}")
-    if output.json_out is not None:
-        write_json(as_json(stored.facts, stored.findings, stored.study_id), output.json_out)
+    write_study(stored, output)

@@ -10,6 +10,7 @@ import typer
 from loaderbench.commands.options import OutputOptions, with_options
 from loaderbench.commands.terminal import echo
 from loaderbench.errors import ConfigError
+from loaderbench.printable import counted
 
 if TYPE_CHECKING:
     from loaderbench.recording.selection import Removal
@@ -33,7 +34,7 @@ def remove(
     removal = selection.plan_removal(store, names)
     if not output.quiet or not yes:
         _tell(removal)
-    what = f"{_count(len(removal.runs), 'run')}, {_count(len(removal.studies), 'study', 'studies')}"
+    what = f"{counted(len(removal.runs), 'run')}, {counted(len(removal.studies), 'study', 'studies')}"
     if not yes:
         if not sys.stdin.isatty():
             raise ConfigError(f"rm would remove {what} but cannot ask you without a terminal: give --yes")
@@ -54,7 +55,3 @@ def _tell(removal: Removal) -> None:
         echo(f"kept {run.run_id}: another study uses it")
     for study in removal.named_by:
         echo(f"{study.study_id} is kept but loses a run")
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"

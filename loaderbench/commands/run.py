@@ -10,7 +10,7 @@ import typer
 from loaderbench.cases.options import PriceOptions
 from loaderbench.cases.study import LEFT_OUT, StudyOptions
 from loaderbench.commands.measuring import measure
-from loaderbench.commands.options import Dataset, OutputOptions, with_options
+from loaderbench.commands.options import Dataset, OutputOptions, Tag, with_options
 
 
 @with_options(without=LEFT_OUT["run"])
@@ -22,9 +22,7 @@ def run(
     verify: Annotated[
         bool, typer.Option("--verify", help="Also run the advice, and compare its predicted with its measured speed-up")
     ] = False,
-    tag: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name to find the run by: list NAME, report NAME")
-    ] = None,
+    tag: Tag = None,
     save_profile: Annotated[
         Path | None,
         typer.Option(metavar="FILE.toml", help="Save this GPU's step times to use with --device emulated:FILE.toml"),

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from loaderbench.commands.kept import print_study, write_study
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import check_json_target, say, write_json
+from loaderbench.commands.terminal import check_json_target, say
 
 
 @with_options(without=("quiet",))
@@ -31,18 +32,14 @@ def selftest(
     """Slow runs down by known causes on this machine, and check the verdicts against a stopwatch."""
     from loaderbench.recording.store import Store
     from loaderbench.recording.studies import SelfTest
-    from loaderbench.reporting.console import make_console
-    from loaderbench.reporting.studies import as_json, print_findings
     from loaderbench.selftest.study import SelfTestStudy, request_for
 
     check_json_target(output.json_out)
     store = Store(output.results)
     store.check_writable()
     study = SelfTestStudy(request_for(device, quick=quick, resume=resume, beside=beside, only=only), store, say).run()
-    assert study.findings is not None
-    if output.json_out is not None:
-        write_json(as_json(study.facts, study.findings, study.study_id), output.json_out)
-    print_findings(study.facts, study.findings, make_console(stderr=output.on_stderr))
+    write_study(study, output)
+    print_study(study, output)
     assert isinstance(study.findings, SelfTest)
     if study.findings.failed or not (study.findings.cases or study.findings.alike):
         raise typer.Exit(1)

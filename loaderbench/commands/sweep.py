@@ -11,7 +11,7 @@ from loaderbench import plugins
 from loaderbench.cases.options import Words
 from loaderbench.cases.study import StudyOptions, read_study
 from loaderbench.commands.measuring import measure
-from loaderbench.commands.options import Changed, OutputOptions, given_on_command_line, with_options
+from loaderbench.commands.options import Changed, DryRun, OutputOptions, Tag, given_on_command_line, with_options
 
 LOADERS = Words(plugins.predictable_loaders())
 
@@ -31,15 +31,11 @@ def sweep(
         typer.Argument(help="STUDY.toml, or data sets, comma separated. Default: a generated set, which is kept."),
     ] = None,
     options: StudyOptions,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the cases and their expected time, and exit")
-    ] = False,
+    dry_run: DryRun = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Measure only the cases that the results folder lacks")
     ] = False,
-    tag: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name to find the runs by: list NAME, report NAME")
-    ] = None,
+    tag: Tag = None,
     output: OutputOptions,
 ) -> None:
     """Measure all combinations of the comma-separated lists (10,000 at most), and print a table."""

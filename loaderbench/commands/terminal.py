@@ -16,12 +16,13 @@ import typer
 
 from loaderbench import plain
 from loaderbench.errors import LoaderbenchError
-from loaderbench.printable import clean, clean_lines
+from loaderbench.printable import clean, clean_lines, counted
 
 if TYPE_CHECKING:
     from loaderbench.cases.case import Case
     from loaderbench.plain import Json
     from loaderbench.recording.record import RunRecord
+    from loaderbench.reporting.live import Progress
 
 
 class Interrupted(LoaderbenchError):
@@ -98,12 +99,24 @@ def show_plan(cases: Sequence[Case], title: Callable[[Case], str] = attrgetter("
         echo(title(case))
     seconds = sum(expected_seconds(case) for case in cases)
     longer = "" if all(case.effort.is_limited for case in cases) else ", longer if --steps take longer"
-    echo(f"{len(cases)} case{'s' * (len(cases) != 1)}, at most {seconds / 60:.1f} minutes{longer}")
+    echo(f"{counted(len(cases), 'case')}, at most {seconds / 60:.1f} minutes{longer}")
 
 
-def counted(number: int, one: str, more: str) -> str:
-    """1 trial is; 2 trials are"""
-    return f"{number:,} {one if number == 1 else more}"
+def view_of(
+    cases: Sequence[Case],
+    *,
+    quiet: bool,
+    title: Callable[[Case], str] = attrgetter("title"),
+    named: Case | None = None,
+) -> Progress:
+    """The view of cases that will be measured, once what is to be said before is said. `named`: as in Progress."""
+    from loaderbench.cases.study import expected_seconds
+    from loaderbench.reporting.live import Progress
+    from loaderbench.running.deadline import told_before
+
+    for line in () if quiet else told_before(cases):
+        say(line)
+    return Progress(len(cases), quiet=quiet, expected_s=list(map(expected_seconds, cases)), title=title, named=named)
 
 
 def end(records: Sequence[RunRecord], num_cases: int, ended: BaseException | None, go_on: str = "") -> None:

@@ -30,8 +30,7 @@ def trace(
     from loaderbench.recording.model_split import SplitFacts
     from loaderbench.recording.ranks import RanksFacts
     from loaderbench.recording.store import Store, StoredStudy, load_stored
-    from loaderbench.reporting.perfetto import trace_of_run, trace_of_split
-    from loaderbench.reporting.ranks_trace import trace_of_ranks
+    from loaderbench.reporting.perfetto import trace_of_ranks, trace_of_run, trace_of_split
 
     check_json_target(out)
     store = Store(output.results)

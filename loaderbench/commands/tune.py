@@ -8,11 +8,11 @@ import typer
 
 from loaderbench.cases.options import TUNE_BUDGET_S, Numbers
 from loaderbench.cases.study import LEFT_OUT, StudyOptions
+from loaderbench.commands.kept import print_study, write_study
 from loaderbench.commands.options import Changed, Dataset, OutputOptions, with_options
-from loaderbench.commands.terminal import Interrupted, check_json_target, echo, progress, say, write_json
+from loaderbench.commands.terminal import Interrupted, check_json_target, echo, progress, say
 
 if TYPE_CHECKING:
-    from loaderbench.recording.studies import StudyRecord
     from loaderbench.studies.tune import Tune
 
 
@@ -57,7 +57,8 @@ def tune(
         study = search.run()
     except (KeyboardInterrupt, SystemExit) as stop:
         raise Interrupted(f"interrupted: {_so_far(search)}", stop) from None
-    _show(study, output)
+    print_study(study, output)
+    write_study(study, output)
     if search.num_failed:
         raise typer.Exit(1)
 
@@ -71,14 +72,3 @@ def _so_far(search: Tune) -> str:
         return "no setting was measured yet"
     case, rate, by = best
     return f"the fastest so far is {flags(case.feed.setting)}: {rate:,.0f} images/s by {by}"
-
-
-def _show(study: StudyRecord, output: OutputOptions) -> None:
-    from loaderbench.reporting.console import make_console
-    from loaderbench.reporting.studies import as_json, print_findings
-
-    assert study.findings is not None
-    if not output.quiet:
-        print_findings(study.facts, study.findings, make_console(stderr=output.on_stderr))
-    if output.json_out is not None:
-        write_json(as_json(study.facts, study.findings, study.study_id), output.json_out)

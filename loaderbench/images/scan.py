@@ -207,7 +207,7 @@ class DatasetScan:
 
     def to_json(self) -> JsonObject:
         """The form of `dataset scan --json`; what was not measured is null."""
-        found = plain.to_json(
+        return plain.to_object(
             {
                 "root": self.root,
                 "num_images": self.num_images,
@@ -232,8 +232,6 @@ class DatasetScan:
                 "format": self.format,
             }
         )
-        assert isinstance(found, dict)
-        return found
 
 
 class _ScanListing(Listing):

@@ -149,8 +149,7 @@ def save_facts(folder: Path, facts: object, schema: int, tables: str = ARRAYS_FI
     Raises OSError."""
     arrays: plain.Arrays = {}
     not_finite: list[str] = []
-    value = plain.to_json(facts, not_finite, arrays)
-    assert isinstance(value, dict)
+    value = plain.to_object(facts, not_finite, arrays)
     digest = write_arrays(folder, arrays, tables)
     write_atomic(folder / FACTS_FILE, json_bytes({"schema": schema, **digest, **value}))
     return not_finite

@@ -40,7 +40,7 @@ class Kind:
 KINDS: Mapping[str, Kind] = {
     "sweep": Kind(
         "recording.studies:SweepFacts", "recording.studies:Sweep", "analysis.study:judge",
-        "reporting.sweep:ShownSweep", ("sweep", "commands.sweep:sweep"), has_runs=True,
+        "reporting.study:ShownSweep", ("sweep", "commands.sweep:sweep"), has_runs=True,
     ),
     "compare": Kind(
         "recording.studies:CompareFacts", "recording.studies:Comparison", "analysis.comparison:judge",
@@ -61,12 +61,12 @@ KINDS: Mapping[str, Kind] = {
     ),
     "model_layers": Kind(
         "recording.model_layers:LayersFacts", "recording.model_layers:LayersResult", "analysis.model_layers:layers_of",
-        "reporting.model_layers_figures:ShownLayers",
+        "reporting.model_layers:ShownLayers",
         ("model layers", "commands.model_layers:layers"),
     ),
     "model_memory": Kind(
         "recording.model_memory:ModelMemoryFacts", "recording.model_memory:ModelMemory",
-        "analysis.model_memory:memory_of", "reporting.model_memory_figures:ShownMemory",
+        "analysis.model_memory:memory_of", "reporting.model_memory:ShownMemory",
         ("model memory", "commands.model_memory:memory"),
     ),
     "model_fit": Kind(

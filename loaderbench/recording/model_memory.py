@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.cases.case import Step
+from loaderbench.cases.case import Mode, Optimizer, Precision, Step
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import DeviceFacts, Environment, Failure, Status
 
@@ -61,6 +61,20 @@ class MemoryTrace:
     unchecked_on: str | None = None
     """The CPU's vector units, where the rules for its operators' workspaces were not checked on such ones; None: they
     were, or the memory is an accelerator's."""
+
+
+@dataclass(frozen=True)
+class OfModel:
+    """What figures of a model's step are about."""
+
+    model: str
+    mode: Mode
+    precision: Precision
+    optimizer: Optimizer | None
+    """None in inference."""
+    input_size: int | None
+    channels: int
+    device_name: str
 
 
 # -- model memory ----------------------------------------------------------------------------------------
@@ -179,17 +193,9 @@ class BatchMemory:
 
 
 @dataclass(frozen=True)
-class ModelMemory:
+class ModelMemory(OfModel):
     """The figures of `loaderbench model memory`."""
 
-    model: str
-    mode: str
-    precision: str
-    optimizer: str | None
-    """None in inference."""
-    input_size: int | None
-    channels: int
-    device_name: str
     not_measured: str | None
     batches: tuple[BatchMemory, ...]
     caveats: tuple[Caveat, ...] = ()
@@ -269,16 +275,9 @@ class PredictedPeak:
 
 
 @dataclass(frozen=True)
-class ModelFit:
+class ModelFit(OfModel):
     """The figures of `loaderbench model fit`."""
 
-    model: str
-    mode: str
-    precision: str
-    optimizer: str | None
-    input_size: int | None
-    channels: int
-    device_name: str
     memory_bytes: int
     memory_source: str
     how: str

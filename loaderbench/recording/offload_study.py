@@ -9,8 +9,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.cases.case import Mode, Optimizer, Precision, Step
+from loaderbench.cases.case import Step
 from loaderbench.recording.facts import DeviceFacts, Environment, Failure
+from loaderbench.recording.model_memory import OfModel
 from loaderbench.recording.record import Estimate
 
 OffloadOutcome = Literal["fits", "out_of_memory", "no_host_memory", "failed", "not_tried"]
@@ -195,16 +196,9 @@ class OffloadRow:
 
 
 @dataclass(frozen=True)
-class ModelOffload:
+class ModelOffload(OfModel):
     """The figures of `loaderbench model offload`."""
 
-    model: str
-    mode: Mode
-    precision: Precision
-    optimizer: Optimizer | None
-    input_size: int | None
-    channels: int
-    device_name: str
     batch_size: int
     is_study: bool
     on_host: bool

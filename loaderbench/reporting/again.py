@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from loaderbench.analysis.again import Again
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.plain import Json
+from loaderbench.printable import counted
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.console import print_bullets, styled
+from loaderbench.reporting.console import Console, print_bullets, styled
 from loaderbench.reporting.terminal import print_run
 
-if TYPE_CHECKING:
-    from rich.console import Console
 LONGEST_VALUE = 60
 
 
@@ -51,7 +49,7 @@ def _outcome(one: Again) -> str:
         return f"reproduced exactly by {rules}"
     if one.only_rounding:
         return f"reproduced by {rules} except the last digits of {len(one.differences)} values"
-    values = f"{len(one.differences)} value{'s' * (len(one.differences) != 1)}"
+    values = counted(len(one.differences), "value")
     if one.same_rules:
         return f"{values} differ under the same rules: the facts, the record or the code changed"
     return f"{values} differ by {rules}"

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
 
 from loaderbench.recording.capacity import Capacity, CapacityFacts, CapacityPoint, Stop
-from loaderbench.recording.record import Estimate
+from loaderbench.recording.record import Estimate, Range
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.figures import Figure, colour, errors
+from loaderbench.reporting.figures import LEVEL, Drawing, Figure, cells, line, name_axes
 from loaderbench.reporting.result import Column, Result, Row, Section, Table
 from loaderbench.reporting.shown import Shown
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
 
 STOP_WORDS: Mapping[Stop, str] = {
     "storage_bandwidth": "the storage's bandwidth",
@@ -159,60 +155,45 @@ def sections(found: Capacity) -> list[Section]:
 # -- the report ------------------------------------------------------------------------------------------
 
 
-class _Dot(NamedTuple):
-    """One number of ranks."""
-
-    ranks: int
-    au_percent: float
-    low_percent: float | None
-    high_percent: float | None
-    images_per_s: float
-
-
 def figures(found: Capacity) -> list[Figure]:
     """The curve, where it has more than one point."""
-    if len(found.curve) < 2:
-        return []
-    dots = [_dot(point) for point in found.curve]
     curve = Figure(
         "ranks",
         "Accelerator utilization and images/s by ranks",
         "AU with its 95 % interval (left; dashed: the target) and the images/s of all ranks (right; dotted: what the "
         "storage gives, dash-dotted: what the ranks would take at AU 100 %).",
-        _Dot._fields,
-        dots,
+        [
+            {
+                "ranks": point.ranks,
+                **cells(_au(point), "au_percent", "low_percent", "high_percent", scale=100),
+                "images_per_s": point.samples_per_s.value,
+            }
+            for point in found.curve
+        ],
         2.8,
-        partial(_draw, dots=dots, found=found),
+        partial(_draw, found=found),
     )
-    return [curve]
+    return [curve] if len(found.curve) > 1 else []
 
 
-def _dot(point: CapacityPoint) -> _Dot:
-    low, high = (None if end is None else 100 * end for end in (point.au.low, point.au.high))
-    return _Dot(point.ranks, 100 * point.au_fraction, low, high, point.samples_per_s.value)
+def _au(point: CapacityPoint) -> Range:
+    return Range(point.au_fraction, point.au.low, point.au.high)
 
 
-def _draw(drawing: Drawing, dots: Sequence[_Dot], found: Capacity) -> None:
+def _draw(drawing: Drawing, found: Capacity) -> None:
     left, right = drawing.subplots(1, 2)
-    ranks = [dot.ranks for dot in dots]
-    reach = errors(*([getattr(dot, name) for dot in dots] for name in ("au_percent", "low_percent", "high_percent")))
-    style = {"markersize": 4, "linewidth": 1.2, "capsize": 2}
-    left.errorbar(ranks, [dot.au_percent for dot in dots], yerr=reach, fmt="o-", color=colour("line0"), **style)
-    left.axhline(100 * found.au_target_fraction, color=colour("soft"), linewidth=1, linestyle="--")
-    left.set_ylabel("AU, %")
-    left.set_ylim(0, 105)
-    right.plot(ranks, [dot.images_per_s for dot in dots], "s-", color=colour("line1"), markersize=4, linewidth=1.2)
-    if found.storage_samples_per_s is not None and found.storage_samples_per_s.value < 3 * dots[-1].images_per_s:
-        right.axhline(found.storage_samples_per_s.value, color=colour("soft"), linewidth=1, linestyle=":")
+    ranks, rates = [point.ranks for point in found.curve], [point.samples_per_s.value for point in found.curve]
+    line(left, ranks, [_au(point) for point in found.curve], "line0", scale=100)
+    left.axhline(100 * found.au_target_fraction, **LEVEL)
+    line(right, ranks, rates, "line1", "s")
+    if found.storage_samples_per_s is not None and found.storage_samples_per_s.value < 3 * rates[-1]:
+        right.axhline(found.storage_samples_per_s.value, **{**LEVEL, "linestyle": ":"})
     if found.demand_samples_per_s is not None:
         wanted = [found.demand_samples_per_s * number for number in ranks]
-        right.plot(ranks, wanted, "-.", color=colour("soft"), linewidth=1)
-    right.set_ylabel("images/s")
-    right.set_ylim(bottom=0)
-    for axes in (left, right):
-        axes.set_xlabel("ranks")
-        axes.set_xlim(left=0)
-        axes.grid(axis="y")
+        right.plot(ranks, wanted, **{**LEVEL, "linestyle": "-."})
+    name_axes(left, "ranks", "AU, %", from_zero="x")
+    left.set_ylim(0, 105)
+    name_axes(right, "ranks", "images/s", from_zero="xy")
 
 
 class ShownCapacity(Shown[CapacityFacts, Capacity]):
@@ -220,9 +201,6 @@ class ShownCapacity(Shown[CapacityFacts, Capacity]):
 
     def about(self, facts: CapacityFacts) -> str:
         return f"{facts.case.subject.dataset_name}, up to {facts.max_ranks} ranks"
-
-    def interrupted(self, facts: CapacityFacts) -> bool:
-        return facts.interrupted
 
     def result(self, facts: CapacityFacts, found: Capacity) -> Result:
         return Result(

@@ -1,23 +1,23 @@
-"""Two sides as text, in 80 columns: the outcome in words, the rates, then what each storage did."""
+"""Two sides: the outcome in words, the rates, then what each storage did; the rates as a figure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any
 
 from loaderbench import plain
 from loaderbench.analysis.comparison import DATA_SET
 from loaderbench.cases.case import CacheState
 from loaderbench.findings.figures import is_wide
 from loaderbench.plain import JsonObject
+from loaderbench.printable import counted
 from loaderbench.recording.record import Range
 from loaderbench.recording.studies import (
     SIDE_NAMES,
     CompareFacts,
     Comparison,
     Difference,
-    FileReads,
     Labels,
     Needs,
     Pair,
@@ -28,46 +28,28 @@ from loaderbench.recording.studies import (
     SideStorage,
 )
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.comparison_figure import comparison_figures
-from loaderbench.reporting.console import make_console, styled
+from loaderbench.reporting.console import Console, make_console, styled
+from loaderbench.reporting.figures import (
+    Drawing,
+    Figure,
+    cells,
+    colour,
+    legend,
+    name_axes,
+    name_bars,
+    note,
+    stack,
+    whiskers,
+)
 from loaderbench.reporting.result import Column, Result, Table
 from loaderbench.reporting.shown import Shown
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 OUTCOME_WORDS: Mapping[str, str] = {"from_memory": "from memory"}
 OUTCOME_STYLES = {"faster": "green", "slower": "bold red", "indistinguishable": "yellow", "from_memory": "yellow"}
+SIDE_COLOURS = ("line0", "prep")
+"""The second has a hatch too."""
 LABEL_WIDTH = 16
 """Longer names are cut in the table headings."""
-
-T = TypeVar("T")
-
-
-def comparison_result(facts: CompareFacts, comparison: Comparison) -> Result:
-    """The verdict first, rates, each storage's figures, parity, what else differs, caveats."""
-    labels, pairs = facts.labels, comparison.pairs
-    leading = [record for name in SIDE_NAMES if (record := comparison.record(name)) is not None]
-    settings = []
-    if leading:
-        settings = [fmt.resolution(leading[0].case), fmt.loader_name(leading[0].case), *fmt.common_settings(leading)]
-    besides = f" other than {', '.join(comparison.factor)}" if comparison.factor else ""
-    return Result(
-        title=f"{labels['a']} against {labels['b']}",
-        settings=settings,
-        answer=[headline(comparison, labels), *_where_read(comparison, labels), *_same_files(facts)],
-        tables=[_rates(comparison, labels), *filter(None, (_pair_table(pair, labels) for pair in pairs))],
-        sections=[
-            ("Verdicts", verdict_lines(pairs, labels)),
-            ("Parity", [line for parity in comparison.parities for line in parity_lines(parity, labels)]),
-            (f"Differences{besides}", difference_lines(comparison, labels)),
-            ("Not measured", [line for pair in pairs for line in failure_lines(pair, labels)]),
-            ("Notes", note_lines(facts)),
-            ("Caveats of the leading pair (`loaderbench show RUN` for the others)", caveat_lines(comparison, labels)),
-        ],
-        draw=partial(comparison_figures, comparison, labels),
-        style=OUTCOME_STYLES.get(comparison.outcome or "", ""),
-    )
 
 
 def _where_read(comparison: Comparison, labels: Labels) -> list[str]:
@@ -147,7 +129,7 @@ def configuration(cache: CacheState, workers: int) -> str:
 
 
 def _workers(number: int) -> str:
-    return "no workers" if number == 0 else f"{number} worker{'s' * (number != 1)}"
+    return "no workers" if number == 0 else counted(number, "worker")
 
 
 def _rates(comparison: Comparison, labels: Labels) -> Table:
@@ -184,8 +166,7 @@ def parity_lines(parity: Parity, labels: Labels) -> list[str]:
     if predicted is not None:
         rate = predicted.samples_per_s
         expected = (
-            f"; predicted, not measured: {fmt.number(rate.value)} ({fmt.number(rate.low)}–{fmt.number(rate.high)}) "
-            f"with {_workers(predicted.workers)}"
+            f"; predicted, not measured: {fmt.with_interval(rate, fmt.number)} with {_workers(predicted.workers)}"
         )
     if parity.basis == "predicted":
         lines = [f"{cache}: {b} has not reached {goal}: {best}{expected}"]
@@ -204,7 +185,7 @@ def _needs(needs: Needs, label: str) -> list[str]:
             bound = f", {needs.bound_by}-bound" if needs.bound_by else ""
             least = "at least " if needs.gives_still_rising else ""
             rate = needs.gives or Range(needs.gives_bytes_per_s, None, None)
-            gives = f"it delivers {least}{fmt.bytes_rate(rate.value, rate.low, rate.high)}{bound}"
+            gives = f"it delivers {least}{fmt.bytes_rate(rate)}{bound}"
         lines.append(f"to get there, {label} needs {fmt.size(needs.bytes_per_s, '/s')}; {gives}")
     if needs.takes_file_read_s is not None:
         allowed = needs.file_read_s
@@ -217,48 +198,34 @@ def _needs(needs: Needs, label: str) -> list[str]:
 # -- the two sides beside each other -----------------------------------------------------------------------
 
 
-def _percentiles(seconds: FileReads) -> str:
-    return " · ".join(fmt.duration(value) for value in (seconds.p50, seconds.p95, seconds.p99))
-
-
-def _shown(value: T | None, show: Callable[[T], str | None]) -> str | None:
-    return None if value is None else show(value)
-
-
-def _rate(value: float) -> str:
-    return fmt.size(value, "/s")
-
-
-def _wide_range(rate: Range) -> str | None:
-    if rate.low is None or rate.high is None or not is_wide(rate.value, rate.low, rate.high):
+def _wide_range(rate: Range | None) -> str | None:
+    if rate is None or rate.low is None or rate.high is None or not is_wide(rate.value, rate.low, rate.high):
         return None
-    return f"{_rate(rate.low)} – {_rate(rate.high)}"
-
-
-def _count(value: float) -> str:
-    return f"{value:.0f}"
+    return f"{fmt.size(rate.low, '/s')} – {fmt.size(rate.high, '/s')}"
 
 
 def _storage_texts(side: Side, storage: SideStorage) -> dict[str, str | None]:
     """Name of the figure → its text; None where it is not known."""
-    files = storage.file_read_s
-    return {
-        "bytes read in all": _shown(storage.bytes_read, fmt.size),
-        "bandwidth": _shown(storage.bandwidth_bytes_per_s, _rate),
-        "storage gives": _shown(storage.ceiling_bytes_per_s, _rate),
-        "  at least, at most": _shown(storage.ceiling, _wide_range),
-        "bound by": storage.bound_by,
-        "operations/s": _shown(storage.operations_per_s, fmt.number),
-        "file, p50 p95 p99": _shown(files, _percentiles),
-        "  with readers": None if files is None else str(files.readers),
-        "read in a worker": _shown((side.stages or {}).get("read"), fmt.duration),
-        "NFS round trip": _shown(storage.rtt_s, fmt.duration),
-        "NFS client queue": _shown(storage.queue_s, fmt.duration),
-        "NFS in flight": _shown(storage.in_flight, fmt.number),
-        "retransmits": _shown(storage.retransmits, _count),
-        "client cache hits": _shown(storage.client_cache_hit_fraction, fmt.percent),
-        "resident before": _shown(storage.resident_before_fraction, fmt.percent),
+    files, seconds = storage.file_read_s, (side.stages or {}).get("read")
+    in_files = () if files is None else (files.p50, files.p95, files.p99)
+    figures: dict[str, tuple[str, float | str | None]] = {
+        "bytes read in all": ("bytes", storage.bytes_read),
+        "bandwidth": ("bytes/s", storage.bandwidth_bytes_per_s),
+        "storage gives": ("bytes/s", storage.ceiling_bytes_per_s),
+        "  at least, at most": ("", _wide_range(storage.ceiling)),
+        "bound by": ("", storage.bound_by),
+        "operations/s": ("", storage.operations_per_s),
+        "file, p50 p95 p99": ("", " · ".join(map(fmt.duration, in_files)) or None),
+        "  with readers": ("", None if files is None else str(files.readers)),
+        "read in a worker": ("s", seconds),
+        "NFS round trip": ("s", storage.rtt_s),
+        "NFS client queue": ("s", storage.queue_s),
+        "NFS in flight": ("", storage.in_flight),
+        "retransmits": ("", None if storage.retransmits is None else f"{storage.retransmits:.0f}"),
+        "client cache hits": ("%", storage.client_cache_hit_fraction),
+        "resident before": ("%", storage.resident_before_fraction),
     }
+    return {name: None if one is None else Column("", unit).shown(one) for name, (unit, one) in figures.items()}
 
 
 def pair_rows(pair: Pair) -> list[tuple[str, str, str]]:
@@ -363,6 +330,52 @@ def print_regression(
     console.print(styled(text, style))
 
 
+# -- the figure ------------------------------------------------------------------------------------------
+
+
+def comparison_figures(comparison: Comparison, labels: Labels) -> list[Figure]:
+    """Both sides' rates, a group for each cache state and number of workers, where any was measured."""
+    pairs = [pair for pair in comparison.pairs if pair.a.throughput is not None or pair.b.throughput is not None]
+    figure = Figure(
+        "rates",
+        f"{labels['a']} and {labels['b']}: images/s",
+        "Both sides measured in turns, for each state of the page cache and number of workers.",
+        [
+            {
+                "cache": pair.cache,
+                "workers": pair.workers,
+                "side": labels[name],
+                **cells(pair.side(name).throughput, "images_per_s", "low", "high"),
+                "verdict": pair.side(name).bottleneck,
+            }
+            for pair in pairs
+            for name in SIDE_NAMES
+            if pair.side(name).throughput is not None
+        ],
+        1.0 + 0.5 * len(pairs),
+        partial(_draw, pairs=pairs, labels=labels),
+        1.2 + 0.9 * len(pairs),
+    )
+    return [figure] if pairs else []
+
+
+def _draw(drawing: Drawing, pairs: Sequence[Pair], labels: Labels) -> None:
+    axes = drawing.subplots()
+    look: dict[str, Any] = {"facecolor": colour("page"), "edgecolor": "none", "pad": 0.8}
+    for number, name in enumerate(SIDE_NAMES):
+        for at, side in enumerate(pair.side(name) for pair in pairs):
+            place = at + (number - 0.5) * 0.38
+            if side.throughput is not None:
+                stack(axes, place, [(SIDE_COLOURS[number], side.throughput.value)], height=0.34)
+                reach = whiskers([side.throughput])
+                axes.errorbar(side.throughput.value, place, xerr=reach, fmt="none", ecolor=colour("ink"))
+                note(axes, f" {side.bottleneck or ''}", (0, place), bbox=look)
+    names = [f"{pair.cache}, {counted(pair.workers, 'worker')}" for pair in pairs]
+    name_bars(axes, names, [float(number) for number in range(len(pairs))])
+    name_axes(axes, "images/s, with 95 % interval; on each bar its verdict")
+    legend(drawing, SIDE_COLOURS, [labels[name] for name in SIDE_NAMES])
+
+
 class ShownComparison(Shown[CompareFacts, Comparison]):
     """Shows a comparison."""
 
@@ -373,13 +386,37 @@ class ShownComparison(Shown[CompareFacts, Comparison]):
         return f"{facts.labels['a']} against {facts.labels['b']}"
 
     def result(self, facts: CompareFacts, found: Comparison) -> Result:
-        return comparison_result(facts, found)
+        """The verdict first, rates, each storage's figures, parity, what else differs, caveats."""
+        labels, pairs = facts.labels, found.pairs
+        leading = [record for name in SIDE_NAMES if (record := found.record(name)) is not None]
+        settings = []
+        if leading:
+            settings = [
+                fmt.resolution(leading[0].case),
+                fmt.loader_name(leading[0].case),
+                *fmt.common_settings(leading),
+            ]
+        besides = f" other than {', '.join(found.factor)}" if found.factor else ""
+        return Result(
+            title=f"{labels['a']} against {labels['b']}",
+            settings=settings,
+            answer=[headline(found, labels), *_where_read(found, labels), *_same_files(facts)],
+            tables=[_rates(found, labels), *filter(None, (_pair_table(pair, labels) for pair in pairs))],
+            sections=[
+                ("Verdicts", verdict_lines(pairs, labels)),
+                ("Parity", [line for parity in found.parities for line in parity_lines(parity, labels)]),
+                (f"Differences{besides}", difference_lines(found, labels)),
+                ("Not measured", [line for pair in pairs for line in failure_lines(pair, labels)]),
+                ("Notes", note_lines(facts)),
+                ("Caveats of the leading pair (`loaderbench show RUN` for the others)", caveat_lines(found, labels)),
+            ],
+            draw=partial(comparison_figures, found, labels),
+            style=OUTCOME_STYLES.get(found.outcome or "", ""),
+        )
 
     def sentence(self, facts: CompareFacts, found: Comparison) -> str:
         ratio, outcome = found.ratio, (found.outcome or "").replace("_", " ")
         return "no pair to compare" if ratio is None else f"{outcome}: {fmt.speedup(ratio)} images/s"
 
     def as_json(self, facts: CompareFacts, found: Comparison) -> JsonObject:
-        about = plain.to_json(facts)
-        assert isinstance(about, dict)
-        return {**about, "notes": [one.text() for one in facts.notes], **super().as_json(facts, found)}
+        return {**plain.to_object(facts), "notes": [one.text() for one in facts.notes], **super().as_json(facts, found)}

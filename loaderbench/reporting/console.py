@@ -9,7 +9,7 @@ import io
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 from loaderbench.findings.row import VERDICT
 from loaderbench.printable import clean_lines
@@ -17,12 +17,14 @@ from loaderbench.recording.caveats import Caveat
 from loaderbench.reporting import format as fmt
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    import rich.console
     from rich.table import Table as RichTable
     from rich.text import Text
 
     from loaderbench.reporting.result import Column, Result, Table
 
+Console: TypeAlias = "rich.console.Console"
+"""By this name its type is told; rich is imported where something is printed."""
 BAR_WIDTH = 24
 NAME_WIDTH = 14
 """Names in a table are folded where they are longer and the terminal is narrow."""
@@ -48,10 +50,11 @@ STYLES = {
 def make_console(stderr: bool = False, *, file: TextIO | None = None, width: int | None = None) -> Console:
     """A console that never fails for a character its encoding lacks, and writes nothing that a terminal would obey but
     rich's own colours. rich obeys NO_COLOR and a missing terminal."""
-    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.console import Console as RichConsole
+    from rich.console import ConsoleOptions, RenderableType
     from rich.segment import Segment
 
-    class CleanConsole(Console):
+    class CleanConsole(RichConsole):
         """Here rich's control codes are segments of a kind of their own, and colours are not yet codes."""
 
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:

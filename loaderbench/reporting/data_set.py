@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING
 
 from loaderbench.cases.traits import format_names
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.console import make_console, print_bullets, print_rows
+from loaderbench.reporting.console import Console, make_console, print_bullets, print_rows
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from loaderbench.images.scan import DatasetScan
 
 MOST_SIZES = 5

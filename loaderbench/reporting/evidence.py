@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from loaderbench.printable import counted
 from loaderbench.recording.record import RunRecord
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.watched import evidence_lines
@@ -91,9 +92,7 @@ def _storage(record: RunRecord) -> str | None:
     if storage is None or storage.ceiling is None:
         return None
     found, needs = storage.ceiling, storage.bandwidth_bytes_per_s
-    rate = found.bytes_per_s
-    readers = "1 reader" if found.readers == 1 else f"{found.readers} readers"
-    gives = f"the storage delivers {fmt.bytes_rate(rate.value, rate.low, rate.high)} to {readers}"
+    gives = f"the storage delivers {fmt.bytes_rate(found.bytes_per_s)} to {counted(found.readers, 'reader')}"
     return gives if needs is None else f"{gives}; this run read {fmt.size(needs, '/s')}"
 
 

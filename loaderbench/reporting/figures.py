@@ -1,7 +1,8 @@
-"""What a figure is, the common style, and how a figure is written. Matplotlib draws them; no browser is needed.
+"""What a figure is, the common style, what figures are drawn with, and how one is written. Matplotlib draws them; no
+browser is needed.
 
-A figure is drawn from its rows alone, which are also its downloadable data. Colours are the light ones of `COLOURS`; in
-a page they become CSS variables, so that one drawing serves light and dark mode.
+Colours are the light ones of `COLOURS`; in a page they become CSS variables, so that one drawing serves light and dark
+mode.
 """
 
 from __future__ import annotations
@@ -9,23 +10,25 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loaderbench import neutral
 from loaderbench.recording.output import write_output
-from loaderbench.recording.record import Estimate
+from loaderbench.recording.record import Estimate, Range
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Drawing
+    import matplotlib.axes
+    import matplotlib.figure
 
+Axes: TypeAlias = "matplotlib.axes.Axes"
+Drawing: TypeAlias = "matplotlib.figure.Figure"
+"""By these names types are told; matplotlib is imported where something is drawn."""
 UNATTRIBUTED = "not attributed"
 COLOURS = {
     "page": ("#ffffff", "#14171b"),
@@ -67,26 +70,36 @@ NARROW_IN = 3.6
 """Of a drawing for a phone."""
 
 Cell = str | int | float | None
-Row = tuple[Cell, ...]
+Row = Mapping[str, Cell]
+Value = Estimate | Range | float | None
+"""What is drawn at a place; an interval gets a whisker."""
 Name = tuple[str, str]
 """(resolution, setting) of a row of bars or dots."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure. `rows` hold a value for each of `columns`, whose names end in their units."""
+    """One figure."""
 
     name: str
     """Unique in a report; names its file."""
     title: str
     caption: str
     """What it shows and how to read it."""
-    columns: tuple[str, ...]
-    rows: Sequence[Row]
+    data: Sequence[Row]
+    """What is drawn, to be downloaded: in each row the same names, which end in their units, and their values."""
     height_in: float
     draw: Callable[[Drawing], None]
     narrow_height_in: float | None = None
     """Height of the drawing for a narrow page; None: it has none of its own, and the wide one scrolls."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self.data[0]) if self.data else ()
+
+    @property
+    def rows(self) -> list[tuple[Cell, ...]]:
+        return [tuple(row.values()) for row in self.data]
 
     @property
     def description(self) -> str:
@@ -97,6 +110,10 @@ class Figure:
 def colour(name: str) -> str:
     """The light colour of a name, `rest` for none."""
     return COLOURS.get(name, COLOURS["rest"])[0]
+
+
+LEVEL: dict[str, Any] = {"color": colour("soft"), "linewidth": 1, "linestyle": "--"}
+"""Of a line across a drawing that values are held against."""
 
 
 # -- drawing -------------------------------------------------------------------------------------------
@@ -118,7 +135,7 @@ def _drawn(figure: Figure, *, narrow: bool = False) -> Drawing:
     """The figure drawn in the common style."""
     mpl = _matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as Drawing
+    from matplotlib.figure import Figure as Sheet
 
     style: dict[Any, Any] = {
         "font.size": 8.5,
@@ -145,7 +162,7 @@ def _drawn(figure: Figure, *, narrow: bool = False) -> Drawing:
     }
     with mpl.rc_context(style):
         height = figure.narrow_height_in if narrow else figure.height_in
-        drawing = Drawing(figsize=(NARROW_IN if narrow else WIDTH_IN, height or figure.height_in), layout="constrained")
+        drawing = Sheet(figsize=(NARROW_IN if narrow else WIDTH_IN, height or figure.height_in), layout="constrained")
         FigureCanvasAgg(drawing)
         figure.draw(drawing)
     return drawing
@@ -210,10 +227,7 @@ def name_bars(axes: Axes, names: Sequence[str], places: Sequence[float]) -> None
     axes.set_ylim(max(places) + 0.5, min(places) - 0.9)
     for name, place in zip(names, places, strict=True):
         shown = name if len(name) <= 40 else f"{name[:39]}…"
-        axes.annotate(
-            shown, (0, place - 0.34), (1, 1), xycoords=("axes fraction", "data"), textcoords="offset points",
-            fontsize=8, va="bottom", annotation_clip=False,
-        )  # fmt: skip
+        note(axes, shown, (0, place - 0.34), (1, 1), xycoords=("axes fraction", "data"), fontsize=8, va="bottom")
 
 
 def name_rows(axes: Axes, names: Sequence[Name]) -> list[float]:
@@ -233,34 +247,116 @@ def narrow_height_in(names: Sequence[Name], around: float) -> float:
     return height_in(names, around, 0.44)
 
 
-def dots(drawing: Drawing, names: Sequence[Name], estimates: Sequence[Estimate]) -> Axes:
+def ends(one: Value, scale: float = 1.0) -> tuple[float | None, float | None, float | None]:
+    """(value, low, high), scaled; None where they are unknown."""
+    found = (one.value, one.low, one.high) if isinstance(one, Estimate | Range) else (one, None, None)
+    value, low, high = (None if end is None else end * scale for end in found)
+    return value, low, high
+
+
+def cells(one: Value, *names: str, scale: float = 1.0) -> dict[str, Cell]:
+    """Its value and the ends of its interval, by these names: a part of a figure's row."""
+    return dict(zip(names, ends(one, scale), strict=True))
+
+
+def whiskers(values: Sequence[Value], scale: float = 1.0) -> Any:
+    """Distances to the intervals' ends, [2, N]; 0 without one, None where no value has one."""
+    known = np.array([ends(one, scale) for one in values], dtype=float).reshape(-1, 3)
+    distances = np.nan_to_num(np.maximum([known[:, 0] - known[:, 1], known[:, 2] - known[:, 0]], 0.0))
+    return distances if distances.any() else None
+
+
+def line(
+    axes: Axes,
+    at: Sequence[float],
+    values: Sequence[Value],
+    name: str,
+    marker: str = "o",
+    *,
+    scale: float = 1.0,
+    label: str = "",
+) -> None:
+    """A line of this colour through the known values, with their intervals."""
+    known = [(place, one) for place, one in zip(at, values, strict=True) if one is not None]
+    heights: Any = [ends(one, scale)[0] for _, one in known]
+    style: dict[str, Any] = {"color": colour(name), "markersize": 4, "linewidth": 1.3, "capsize": 2}
+    reach = whiskers([one for _, one in known], scale)
+    axes.errorbar([place for place, _ in known], heights, reach, fmt=f"{marker}-", label=label or None, **style)
+
+
+def stack(
+    axes: Axes,
+    place: float,
+    parts: Iterable[tuple[str, float]],
+    *,
+    left: float = 0.0,
+    height: float = 0.7,
+    edge: float = 0.6,
+) -> float:
+    """Bars of these (colours, lengths), one behind the other. Returns where they end."""
+    for name, length in parts:
+        if length:
+            axes.barh(
+                place, length, left=left, height=height, color=colour(name), hatch=HATCHES.get(name, ""),
+                edgecolor=colour("page"), linewidth=edge,
+            )  # fmt: skip
+        left += length
+    return left
+
+
+def spans(axes: Axes, lanes: Sequence[str], bars: Iterable[tuple[int, str, float, float]]) -> None:
+    """Bars over time in their lanes, the first on top: (number of the lane, colour, begin, end)."""
+    for lane, name, begin, end in bars:
+        stack(axes, lane, [(name, end - begin)], left=begin, height=0.8, edge=0.3)
+    axes.set_yticks(range(len(lanes)), lanes)
+    axes.invert_yaxis()
+
+
+def note(axes: Axes, text: str, at: tuple[float, float], by: tuple[float, float] = (4, 0), **style: Any) -> None:
+    """Write a small text beside a place, so many points away."""
+    look = {"fontsize": 7, "va": "center", "annotation_clip": False, **style}
+    axes.annotate(text, at, by, textcoords="offset points", **look)
+
+
+def name_axes(axes: Axes, x: str, y: str = "", *, from_zero: str = "") -> None:
+    """What the axes show, with a grid for the values: those of x where y has no name. `from_zero`: `x`, `y` or both."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(axis="y" if y else "x")
+    if "x" in from_zero:
+        axes.set_xlim(left=0)
+    if "y" in from_zero:
+        axes.set_ylim(bottom=0)
+
+
+def doublings(axes: Axes, values: Iterable[int]) -> None:
+    """An axis of x in which twice as much is as far everywhere, with these values."""
+    shown = sorted(set(values))
+    axes.set_xscale("log", base=2)
+    axes.minorticks_off()
+    axes.set_xticks(shown, [str(value) for value in shown])
+
+
+def panels(drawing: Drawing, num: int, columns: int) -> list[Axes]:
+    """So many axes, in rows of `columns`."""
+    grid = list(drawing.subplots(-(-num // columns), columns, squeeze=False).flat)
+    for unused in grid[num:]:
+        unused.remove()
+    return grid[:num]
+
+
+def dots(drawing: Drawing, names: Sequence[Name], estimates: Sequence[Estimate], label: str) -> None:
     """Ratios with their intervals about a dashed line at 1."""
     axes = drawing.subplots()
     style: dict[str, Any] = {"color": colour("line0"), "markersize": 5, "capsize": 2, "linewidth": 1.4}
     for estimate, place in zip(estimates, name_rows(axes, names), strict=True):
-        reach = errors([estimate.value], [estimate.low], [estimate.high])
-        axes.errorbar(estimate.value, place, xerr=reach, fmt="o", **style)
-        axes.annotate(
-            f"{estimate.value:.2f}×", (estimate.value, place), (0, 5), textcoords="offset points", fontsize=6.5,
-            ha="center",
-        )  # fmt: skip
-    axes.axvline(1.0, color=colour("soft"), linewidth=1, linestyle="--")
-    axes.set_xlim(0, _reach(estimates))
-    axes.grid(axis="x")
-    return axes
-
-
-def _reach(estimates: Sequence[Estimate]) -> float:
-    """Where the axis ends: an extremely wide interval must not squeeze all others."""
-    ends = [min(estimate.high or estimate.value, 1.8 * estimate.value) for estimate in estimates]
-    return 1.08 * max([1.0, *ends])
-
-
-def errors(values: Sequence[float], lows: Sequence[float | None], highs: Sequence[float | None]) -> NDArray[np.float64]:
-    """Distances to the intervals' ends, [2, N]; nothing where there is no interval."""
-    known = np.array(values, dtype=float)
-    low, high = (np.array([np.nan if end is None else end for end in ends], dtype=float) for ends in (lows, highs))
-    return np.asarray(np.nan_to_num(np.array([np.maximum(known - low, 0), np.maximum(high - known, 0)])))
+        axes.errorbar(estimate.value, place, xerr=whiskers([estimate]), fmt="o", **style)
+        note(axes, f"{estimate.value:.2f}×", (estimate.value, place), (0, 5), fontsize=6.5, ha="center", va="baseline")
+    axes.axvline(1.0, **LEVEL)
+    # an extremely wide interval must not squeeze all others
+    furthest = [min(estimate.high or estimate.value, 1.8 * estimate.value) for estimate in estimates]
+    axes.set_xlim(0, 1.08 * max([1.0, *furthest]))
+    name_axes(axes, label)
 
 
 def legend(drawing: Drawing, causes: Sequence[str], names: Sequence[str] | None = None) -> None:

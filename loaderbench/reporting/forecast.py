@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
 
 from loaderbench import plain
 from loaderbench.plain import JsonObject
@@ -21,12 +20,9 @@ from loaderbench.recording.forecast import (
 )
 from loaderbench.recording.record import Range
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.figures import Figure, colour
+from loaderbench.reporting.figures import Drawing, Figure, colour, legend, name_axes, name_bars, stack
 from loaderbench.reporting.result import Column, Result, Row, Table
 from loaderbench.reporting.shown import Shown
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
 
 PART_WORDS: Mapping[ForecastPart, str] = {
     "start_up": "start-up",
@@ -106,9 +102,7 @@ def long_time(seconds: float | None) -> str:
 
 def interval(one: Range) -> str:
     """6.52 h (5.90 – 7.21 h)"""
-    if one.low is None or one.high is None:
-        return long_time(one.value)
-    return f"{long_time(one.value)} ({long_time(one.low)} – {long_time(one.high)})"
+    return fmt.with_interval(one, long_time, " – ")
 
 
 PART_COLUMNS = (
@@ -260,33 +254,7 @@ def _held_line(held: Range) -> str:
     )
 
 
-def left_out_lines(found: Forecast) -> list[str]:
-    """What is no part of it, and why."""
-    return [f"{LEFT_OUT_WORDS[part]}: {why}" for part, why in found.left_out.items()]
-
-
-def figures_json(found: Forecast) -> JsonObject:
-    """The figures that scripts look for first."""
-    training = found.training
-    epochs: JsonObject = {
-        state: None if one is None else plain.to_json(one.s) for state, one in training.epoch_s.items()
-    }
-    return {
-        "epoch_s": epochs,
-        "training_s": plain.to_json(training.s),
-        "parts": plain.to_json(training.parts),
-    }
-
-
 # -- the report ------------------------------------------------------------------------------------------
-
-
-class _Bar(NamedTuple):
-    """One part of one training."""
-
-    training: str
-    part: str
-    hours: float
 
 
 def figures(found: Forecast) -> list[Figure]:
@@ -294,52 +262,40 @@ def figures(found: Forecast) -> list[Figure]:
     trainings = [("unmodified", found.training)]
     if found.after is not None and found.after_label is not None:
         trainings.append(("after the change", found.after))
-    bars = [
-        _Bar(label, PART_WORDS[part], value.value / 3600)
-        for label, training in trainings
-        for part, value in training.parts.items()
-    ]
-    if not bars:
-        return []
     parts = Figure(
         "parts",
         "Where the training's time goes",
         "Each part's sum over all epochs; the whisker is the interval of the whole.",
-        _Bar._fields,
-        bars,
+        [
+            {"training": label, "part": PART_WORDS[part], "hours": value.value / 3600}
+            for label, training in trainings
+            for part, value in training.parts.items()
+        ],
         0.9 + 0.7 * len(trainings),
         partial(_draw, trainings=trainings),
     )
-    return [parts]
+    return [parts] if parts.data else []
 
 
 UNITS = ((3600.0, "hours", 5400.0), (60.0, "minutes", 120.0), (1.0, "seconds", 0.0))
 """(seconds, name, the least time that is given in it)."""
+COLOURS: Mapping[ForecastPart, str] = {part: f"line{number}" for number, part in enumerate(PART_WORDS)}
 
 
 def _draw(drawing: Drawing, trainings: Sequence[tuple[str, TrainingForecast]]) -> None:
     axes = drawing.subplots()
     longest = max(training.own.value for _, training in trainings if training.own is not None)
     scale, unit = next((scale, unit) for scale, unit, least in UNITS if longest >= least)
-    shown: set[str] = set()
     for row, (_, training) in enumerate(trainings):
-        left = 0.0
-        for number, (part, words) in enumerate(PART_WORDS.items()):
-            if part not in training.parts:
-                continue
-            width = training.parts[part].value / scale
-            label = words if words not in shown else None
-            shown.add(words)
-            axes.barh(row, width, left=left, height=0.5, color=colour(f"line{number}"), label=label)
-            left += width
+        parts = [(COLOURS[part], training.parts[part].value / scale) for part in COLOURS if part in training.parts]
+        end = stack(axes, row, parts, height=0.5)
         if training.s is not None and training.s.low is not None and training.s.high is not None:
-            reach = [[left - training.s.low / scale], [training.s.high / scale - left]]
-            axes.errorbar([left], [row], xerr=reach, fmt="none", ecolor=colour("ink"), capsize=3, linewidth=1)
-    axes.set_yticks(range(len(trainings)), [label for label, _ in trainings])
-    axes.invert_yaxis()
-    axes.set_xlabel(unit)
-    axes.set_xlim(left=0)
-    drawing.legend(loc="outside upper center", ncols=3, frameon=False)
+            reach = [[end - training.s.low / scale], [training.s.high / scale - end]]
+            axes.errorbar([end], [row], xerr=reach, fmt="none", ecolor=colour("ink"), capsize=3, linewidth=1)
+    name_bars(axes, [label for label, _ in trainings], [float(row) for row in range(len(trainings))])
+    name_axes(axes, unit, from_zero="x")
+    shown = [part for part in COLOURS if any(part in training.parts for _, training in trainings)]
+    legend(drawing, [COLOURS[part] for part in shown], [PART_WORDS[part] for part in shown])
 
 
 class ShownForecast(Shown[ForecastFacts, Forecast]):
@@ -360,10 +316,14 @@ class ShownForecast(Shown[ForecastFacts, Forecast]):
                 ("After the change", after_lines(found)),
                 ("Checked", check_lines(found)),
                 ("What it rests on", basis_lines(found)),
-                ("Left out", left_out_lines(found)),
+                ("Left out", [f"{LEFT_OUT_WORDS[part]}: {why}" for part, why in found.left_out.items()]),
             ],
             draw=partial(figures, found),
         )
 
     def as_json(self, facts: ForecastFacts, found: Forecast) -> JsonObject:
-        return {**figures_json(found), **super().as_json(facts, found)}
+        """The figures that scripts look for first, then all."""
+        training = found.training
+        epochs = {state: None if one is None else one.s for state, one in training.epoch_s.items()}
+        leading = plain.to_object({"epoch_s": epochs, "training_s": training.s, "parts": training.parts})
+        return {**leading, **super().as_json(facts, found)}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Protocol, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, get_args
 
 from loaderbench.analysis.statistics import SCALES, UNBOUNDED
 from loaderbench.cases.case import Case
@@ -19,13 +19,25 @@ from loaderbench.printable import clean as clean
 from loaderbench.printable import memory_size
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.lines import RunLine
-from loaderbench.recording.record import Advice, Estimate, RunRecord
+from loaderbench.recording.record import Advice, Estimate, Range, RunRecord
 from loaderbench.reporting import words
+
+if TYPE_CHECKING:
+    from loaderbench.recording.model_memory import OfModel
 
 NOT_MEASURED = "not measured"
 MISSING = "–"
 
 T = TypeVar("T")
+
+
+class OfImages(Protocol):
+    """What takes square images."""
+
+    @property
+    def channels(self) -> int: ...
+    @property
+    def input_size(self) -> int | None: ...
 
 
 class OfCase(Protocol):
@@ -46,29 +58,21 @@ def cleaned(value: T) -> T:
 
     Code that shows a record, a study or a comparison calls this first, so that no unclean text can reach the output.
     """
-    return with_texts(value, clean)
+    return cast(T, _cleaned(value))
 
 
-def with_texts(value: T, change: Callable[[str], str]) -> T:
-    """A dataclass, or a plain value, with every text in it changed."""
-    return cast(T, _with_texts(value, change))
-
-
-def _with_texts(value: object, change: Callable[[str], str]) -> object:
+def _cleaned(value: object) -> object:
     if isinstance(value, Enum):
         return value
     if isinstance(value, str):
-        return change(value)
+        return clean(value)
     if isinstance(value, Mapping):
-        return {_with_texts(key, change): _with_texts(item, change) for key, item in value.items()}
+        return {_cleaned(key): _cleaned(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return type(value)(_with_texts(item, change) for item in value)
+        return type(value)(map(_cleaned, value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        given: dict[str, Any] = {
-            field.name: _with_texts(getattr(value, field.name), change)
-            for field in dataclasses.fields(value)
-            if field.init
-        }
+        fields = [field.name for field in dataclasses.fields(value) if field.init]
+        given: dict[str, Any] = {name: _cleaned(getattr(value, name)) for name in fields}
         return dataclasses.replace(value, **given)
     return value
 
@@ -205,6 +209,13 @@ def speedup(estimate: Estimate | None) -> str:
     return f"{estimate.value:.2f}×{spread}"
 
 
+def with_interval(one: Estimate | Range, show: Callable[[float], str], to: str = "–") -> str:
+    """1.84 s (1.70 s–1.98 s); the value alone where it has no interval."""
+    if one.low is None or one.high is None:
+        return show(one.value)
+    return f"{show(one.value)} ({show(one.low)}{to}{show(one.high)})"
+
+
 def ratio(estimate: Estimate | None) -> str:
     """`1.60× (1.44–1.76)` for a table."""
     return MISSING if estimate is None else speedup(estimate)
@@ -213,11 +224,10 @@ def ratio(estimate: Estimate | None) -> str:
 # -- runs ------------------------------------------------------------------------------------------------
 
 
-def bytes_rate(value: float, low: float | None, high: float | None) -> str:
+def bytes_rate(rate: Estimate | Range) -> str:
     """`23.0 MB/s`, with its interval where that is wide: `23.0 MB/s (20.0 MB/s – 26.0 MB/s)`."""
-    if low is None or high is None or not is_wide(value, low, high):
-        return size(value, "/s")
-    return f"{size(value, '/s')} ({size(low, '/s')} – {size(high, '/s')})"
+    wide = rate.low is not None and rate.high is not None and is_wide(rate.value, rate.low, rate.high)
+    return with_interval(rate if wide else Range(rate.value, None, None), lambda value: size(value, "/s"), " – ")
 
 
 def prep_share(record: RunRecord) -> float | None:
@@ -275,6 +285,17 @@ def workload(case: Case) -> str:
 def loader_name(case: Case) -> str:
     """multiprocess 8w"""
     return clean(f"{case.feed.loader} {case.feed.workers}w" if case.feed.workers else case.feed.loader)
+
+
+def of_model(found: OfModel) -> list[str]:
+    """resnet50, train, amp-bf16, sgd, 3×224×224"""
+    optimizer = [] if found.optimizer is None else [found.optimizer]
+    return [found.model, found.mode, found.precision, *optimizer, image_shape(found)]
+
+
+def image_shape(of: OfImages) -> str:
+    """3×224×224"""
+    return f"{of.channels}×{of.input_size}×{of.input_size}"
 
 
 def by_resolution(items: Iterable[CaseT]) -> list[tuple[str, list[CaseT]]]:

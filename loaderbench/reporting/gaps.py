@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from loaderbench.analysis.trace_gaps import KernelsPerStep, TraceGap, TraceGaps
 from loaderbench.recording.record import GapHistogram
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.console import BAR_WIDTH, make_console, print_bullets, print_caveats, print_rows
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from loaderbench.reporting.console import BAR_WIDTH, Console, make_console, print_bullets, print_caveats, print_rows
 
 NAME_WIDTH = 60
 """Characters shown of a kernel's name: names of C++ templates are very long."""

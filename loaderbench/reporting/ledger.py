@@ -1,15 +1,19 @@
-"""The ledger as text: how good the predictions were, by kind, and each beside what was measured."""
+"""The ledger: how good the predictions were, by kind, and each beside what was measured, as text and as a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from loaderbench.plain import JsonObject, to_json
-from loaderbench.printable import memory_size
-from loaderbench.recording.ledger import Entry, Ledger, LedgerKind, LedgerScore, Unit
+from loaderbench.plain import JsonObject, to_json, to_object
+from loaderbench.printable import counted, memory_size
+from loaderbench.recording.ledger import LEDGER_KINDS, Entry, Ledger, LedgerKind, LedgerScore, Unit
 from loaderbench.recording.machines import HARDWARE
+from loaderbench.recording.record import Range
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.ledger_figure import ledger_figure
+from loaderbench.reporting.figures import LEVEL, Axes, Drawing, Figure, colour, name_axes, panels
 from loaderbench.reporting.result import Column, Result, Row, Table
 
 MEANS: Mapping[LedgerKind, str] = {
@@ -50,7 +54,8 @@ def ledger_result(ledger: Ledger, *, last: int = 0, kinds: Sequence[LedgerKind] 
     if ledger.entries:
         machines = {None if one.environment is None else repr(HARDWARE(one.environment)) for one in ledger.entries}
         of = "" if len(machines) == 1 else f" The entries are of {len(machines)} machines."
-        tables.append(Table("Predicted against measured, by kind", SCORE_COLUMNS, score_rows(ledger), NOTE + of))
+        rows = [(kind, MEANS[kind], *_figures(score)) for kind, score in ledger.scores.items()]
+        tables.append(Table("Predicted against measured, by kind", SCORE_COLUMNS, rows, NOTE + of))
     if shown:
         tables.append(Table("Entries, newest first", ENTRY_COLUMNS, [entry_row(entry) for entry in shown]))
     empty = empty_sentence(kinds, is_elsewhere=ledger.num_elsewhere > 0)
@@ -80,27 +85,17 @@ def left_out(ledger: Ledger, last: int) -> list[str]:
     older, elsewhere, damaged = max(len(ledger.entries) - last, 0), ledger.num_elsewhere, ledger.num_unreadable
     lines = []
     if older:
-        lines.append(
-            f"{older:,} older {_entries(older)}; the scores count them; --last {len(ledger.entries)} shows all"
-        )
+        what = counted(older, "older entry", "older entries")
+        lines.append(f"{what}; the scores count them; --last {len(ledger.entries)} shows all")
     if elsewhere:
-        lines.append(f"{elsewhere:,} {_entries(elsewhere)} of other machines; --all counts them")
+        lines.append(f"{counted(elsewhere, 'entry', 'entries')} of other machines; --all counts them")
     if damaged:
-        noun = "run or study that cannot be read" if damaged == 1 else "runs and studies that cannot be read"
-        lines.append(f"{damaged:,} {noun}; `loaderbench list` says why")
+        what = counted(damaged, "run or study that cannot be read", "runs and studies that cannot be read")
+        lines.append(f"{what}; `loaderbench list` says why")
     return lines
 
 
-def _entries(number: int) -> str:
-    return "entry" if number == 1 else "entries"
-
-
 # -- cells -----------------------------------------------------------------------------------------------
-
-
-def score_rows(ledger: Ledger) -> list[Row]:
-    """A row a kind."""
-    return [(kind, MEANS[kind], *_figures(score)) for kind, score in ledger.scores.items()]
 
 
 def _figures(score: LedgerScore) -> Row:
@@ -122,10 +117,7 @@ def entry_row(entry: Entry) -> Row:
 
 def predicted_text(entry: Entry) -> str:
     """`1.60× (1.44× – 1.76×)`; the value alone where there is no interval."""
-    value = value_text(entry.predicted, entry.unit)
-    if entry.low is None or entry.high is None:
-        return value
-    return f"{value} ({value_text(entry.low, entry.unit)} – {value_text(entry.high, entry.unit)})"
+    return fmt.with_interval(Range(entry.predicted, entry.low, entry.high), _TEXTS[entry.unit], " – ")
 
 
 _TEXTS: Mapping[Unit, Callable[[float], str]] = {
@@ -150,6 +142,121 @@ def error_text(fraction: float | None, *, signed: bool = False) -> str:
     return f"+{text}" if signed and fraction > 0 and any(digit in text for digit in "123456789") else text
 
 
+# -- the figure ------------------------------------------------------------------------------------------
+
+PANEL_IN, AROUND_IN = 1.75, 0.45
+"""Height of a row of panels, and of the legend above."""
+LEAST_REACH = 0.02
+"""By how much the axis goes beyond 1 at least: errors of 0.01 % shall look small."""
+WIDE = 4.0
+"""From which ratio of the largest to the smallest value on the axis has doublings."""
+MANY = 40
+"""Entries from which on their dots are small."""
+
+
+def ledger_figure(entries: Sequence[Entry]) -> Figure:
+    """Measured ÷ predicted of each, with the prediction's interval, a panel a kind. `entries`: one at least, oldest
+    first."""
+    kinds = {kind: [one for one in entries if one.kind == kind] for kind in LEDGER_KINDS}
+    kinds = {kind: of_kind for kind, of_kind in kinds.items() if of_kind}
+    return Figure(
+        "ledger-predictions",
+        "Measured ÷ predicted",
+        "A mark an entry, oldest first. The line at 1 is a prediction that came true; the bar is the prediction's own "
+        "interval, in which the mark should lie.",
+        [
+            {
+                "kind": one.kind,
+                "begun_at": one.at,
+                "what": one.what,
+                "unit": one.unit,
+                "predicted": one.predicted,
+                "low": one.low,
+                "high": one.high,
+                "measured": one.measured,
+                "measured_over_predicted": one.measured / one.predicted,
+                "held": HELD[one.held],
+            }
+            for one in entries
+        ],
+        AROUND_IN + PANEL_IN * -(-len(kinds) // 2),
+        partial(_draw, kinds=kinds),
+    )
+
+
+HELD = {True: "yes", False: "no", None: "no interval"}
+STYLES: Mapping[bool | None, dict[str, Any]] = {
+    True: {"marker": "o", "color": colour("line0"), "label": "within its interval"},
+    False: {"marker": "X", "color": colour("line1"), "label": "outside it"},
+    None: {"marker": "D", "color": colour("line4"), "label": "predicted without an interval"},
+}
+BAR: dict[str, Any] = {"color": colour("rest"), "label": "predicted interval"}
+
+
+def _draw(drawing: Drawing, kinds: Mapping[LedgerKind, Sequence[Entry]]) -> None:
+    columns = min(len(kinds), 2)
+    grid = panels(drawing, len(kinds), columns)
+    for number, (axes, (kind, entries)) in enumerate(zip(grid, kinds.items(), strict=True)):
+        _panel(axes, entries)
+        axes.set_title(f"{kind}: {counted(len(entries), 'prediction')}", loc="left")
+        name_axes(axes, "entry, oldest first" if number + columns >= len(kinds) else "", "measured ÷ predicted")
+        if number % columns:
+            axes.set_ylabel("")
+    _legend(drawing, {one.held for entries in kinds.values() for one in entries})
+
+
+def _panel(axes: Axes, entries: Sequence[Entry]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    numbered = list(enumerate(entries, 1))
+    bars = [
+        (place, one.low / one.predicted, one.high / one.predicted)
+        for place, one in numbered
+        if one.low is not None and one.high is not None
+    ]
+    width = min(4.0, 110 / len(entries))  # half of the room that an entry has in a narrow panel, in points
+    if bars:
+        axes.vlines(*zip(*bars, strict=True), color=BAR["color"], linewidth=width, zorder=1.5)
+    axes.axhline(1.0, **LEVEL, zorder=1.6)
+    for held, style in STYLES.items():
+        mine = [(place, one.measured / one.predicted) for place, one in numbered if one.held is held]
+        size = 3.0 if len(entries) > MANY else 4.5
+        axes.plot([place for place, _ in mine], [ratio for _, ratio in mine], linestyle="", markersize=size, **style)
+    axes.set_xlim(0.4, len(entries) + 0.6)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+    _ratios(axes, [*(one.measured / one.predicted for one in entries), *(end for bar in bars for end in bar[1:])])
+
+
+def _ratios(axes: Axes, values: Sequence[float]) -> None:
+    """The axis of ratios: even steps about 1, or doublings where values are far from it."""
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    known = [value for value in values if value > 0]
+    low, high = min(1 - LEAST_REACH, *known), max(1 + LEAST_REACH, *known)
+    if high / low < WIDE:
+        room = 0.06 * (high - low)
+        axes.set_ylim(low - room, high + room)
+        return
+    axes.set_yscale("log", base=2)
+    axes.set_ylim(low / 1.2, high * 1.2)
+    first, last = (round(math.log2(end)) for end in (low, high))
+    every = max(1, -(-(last - first) // 5))
+    ticks = [exponent for exponent in range(first, last + 1) if exponent % every == 0]
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_locator(FixedLocator([2.0**exponent for exponent in ticks]))
+    axes.set_yticklabels([f"{2.0**exponent:.4g}" for exponent in ticks])
+
+
+def _legend(drawing: Drawing, held: Collection[bool | None]) -> None:
+    """The marks that occur."""
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], linestyle="", markersize=4.5, **style) for one, style in STYLES.items() if one in held]
+    if {True, False} & set(held):
+        handles.append(Line2D([], [], linewidth=4, **BAR))
+    drawing.legend(handles=handles, loc="outside upper left", ncols=2 if len(handles) > 3 else len(handles))
+
+
 # -- other forms -----------------------------------------------------------------------------------------
 
 
@@ -164,8 +271,7 @@ def ledger_json(ledger: Ledger) -> JsonObject:
 
 
 def _entry_json(entry: Entry) -> JsonObject:
-    value = to_json(entry)
-    assert isinstance(value, dict)
+    value = to_object(entry)
     there = value.pop("environment")
     machine = {key: there[key] for key in ("cpu_model", "cpus_usable", "gpus")} if isinstance(there, dict) else None
     return {**value, "error_fraction": entry.error_fraction, "held": entry.held, "machine": machine}
@@ -176,5 +282,5 @@ def ledger_sentence(ledger: Ledger) -> str:
     number, scores = len(ledger.entries), ledger.scores.values()
     errors = ", ".join(f"{one.kind} {error_text(one.median_error_fraction)}" for one in scores)
     known, held = sum(one.num_intervals for one in scores), sum(one.num_held for one in scores)
-    intervals = f"; {held} of {known} interval{'s' * (known != 1)} held" if known else ""
+    intervals = f"; {held} of {counted(known, 'interval')} held" if known else ""
     return f"{number:,} prediction{'s were' if number != 1 else ' was'} measured; median error: {errors}{intervals}."

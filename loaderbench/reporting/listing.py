@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from loaderbench.recording.store import ListedRun, StoredStudy
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.console import STYLES, make_console, print_bullets, styled
+from loaderbench.reporting.console import STYLES, Console, make_console, print_bullets, styled
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.segment import Segment
 
     from loaderbench.recording.studies import StudyRecord
@@ -30,12 +29,10 @@ def print_list(runs: Sequence[ListedRun], console: Console | None = None, studie
         _print_runs(runs, names[: len(runs)], console)
     if readable:
         _print_studies(readable, names[len(runs) :], console)
-    without = [f"{run.run_id}: {run.problem}" for run in runs if run.problem is not None and run.record is None]
-    without += [f"{one.study_id}: {one.problem}" for one in studies if one.problem is not None and one.study is None]
-    print_bullets(console, "Without a result", [fmt.clean(problem) for problem in without])
-    doubts = [f"{run.run_id}: {run.problem}" for run in runs if run.problem is not None and run.record is not None]
-    doubts += [f"{one.study_id}: {one.problem}" for one in studies if one.problem is not None and one.study is not None]
-    print_bullets(console, "With a result, but incomplete", [fmt.clean(doubt) for doubt in doubts])
+    problems = [(f"{run.run_id}: {run.problem}", run.record is None) for run in runs if run.problem is not None]
+    problems += [(f"{one.study_id}: {one.problem}", one.study is None) for one in studies if one.problem is not None]
+    for heading, without in (("Without a result", True), ("With a result, but incomplete", False)):
+        print_bullets(console, heading, [fmt.clean(text) for text, is_lost in problems if is_lost is without])
 
 
 def _print_runs(runs: Sequence[ListedRun], names: Sequence[str], console: Console) -> None:

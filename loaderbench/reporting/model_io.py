@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from loaderbench.recording.model_io import CopyFigures, IoFacts, IoRow, ModelIo
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.figures import Figure, colour, errors
+from loaderbench.reporting.figures import Drawing, Figure, cells, line, name_axes
 from loaderbench.reporting.result import Column, Result, Row, Table
 from loaderbench.reporting.shown import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from matplotlib.figure import Figure as Drawing
 
 COLUMNS = (
     Column("batch"), Column("in", "bytes", rank=2), Column("ms", "ms"), Column("bytes/s", "bytes/s", rank=1),
@@ -30,8 +29,7 @@ PINNED = "From pinned memory that no cache holds, and back to such memory, each 
 
 def settings(result: ModelIo) -> list[str]:
     """What was asked for."""
-    size = f"{result.channels}×{result.input_size}×{result.input_size}"
-    return [result.model, result.precision, size, result.device_name]
+    return [result.model, result.precision, fmt.image_shape(result), result.device_name]
 
 
 def io_sentence(result: ModelIo) -> str:
@@ -67,63 +65,36 @@ def meaning(result: ModelIo) -> list[str]:
     return lines
 
 
-class _Point(NamedTuple):
-    """One batch."""
-
-    batch: int
-    in_bytes: int | None
-    in_ms: float | None
-    in_low_ms: float | None
-    in_high_ms: float | None
-    out_bytes: int | None
-    out_ms: float | None
-    out_low_ms: float | None
-    out_high_ms: float | None
-
-
-def _point(row: IoRow) -> _Point:
-    cells: list[Any] = [row.batch_size]
-    for way in (row.data_in, row.data_out):
-        times = (None, None, None) if way.s is None else (way.s.value, way.s.low, way.s.high)
-        cells += [way.num_bytes, *(None if one is None else one * 1e3 for one in times)]
-    return _Point(*cells)
-
-
 def figures(result: ModelIo) -> list[Figure]:
     """The copies' times by batch, where there are several."""
-    points = [_point(row) for row in result.batches if row.data_in.s is not None]
+    rows = [row for row in result.batches if row.data_in.s is not None]
     copies = Figure(
         "copies",
         f"Data in and out of {result.device_name}, by batch",
         "Time of the images' way in and of the outputs' way out, with 95 % intervals where they were measured.",
-        _Point._fields,
-        points,
+        [
+            {
+                "batch": row.batch_size,
+                "in_bytes": row.data_in.num_bytes,
+                **cells(row.data_in.s, "in_ms", "in_low_ms", "in_high_ms", scale=1e3),
+                "out_bytes": row.data_out.num_bytes,
+                **cells(row.data_out.s, "out_ms", "out_low_ms", "out_high_ms", scale=1e3),
+            }
+            for row in rows
+        ],
         2.6,
-        partial(_draw, points=points),
+        partial(_draw, rows=rows),
     )
-    return [copies] if len(points) > 1 else []
+    return [copies] if len(rows) > 1 else []
 
 
-def _draw(drawing: Drawing, points: Sequence[_Point]) -> None:
-    for number, (axes, way) in enumerate(zip(drawing.subplots(1, 2), ("in", "out"), strict=True)):
-        first = 2 + 4 * number
-        batches: list[int] = []
-        values: list[float] = []
-        ends: list[tuple[Any, Any]] = []
-        for point in points:
-            value, low, high = point[first : first + 3]
-            if value is not None:
-                batches.append(point.batch)
-                values.append(value)
-                ends.append((low, high))
-        reach = errors(values, [low for low, _ in ends], [high for _, high in ends])
-        style: dict[str, Any] = {"color": colour(f"line{number}"), "markersize": 3.5, "linewidth": 1.2}
-        axes.errorbar(batches, values, yerr=reach, fmt="o-", capsize=2, **style)
-        axes.set_xlabel("batch")
-        axes.set_ylabel(f"ms {way}")
-        axes.set_ylim(bottom=0)
-        axes.set_xlim(left=0)
-        axes.grid(axis="y")
+def _draw(drawing: Drawing, rows: Sequence[IoRow]) -> None:
+    left, right = drawing.subplots(1, 2)
+    batches = [row.batch_size for row in rows]
+    line(left, batches, [row.data_in.s for row in rows], "line0", scale=1e3)
+    line(right, batches, [row.data_out.s for row in rows], "line1", scale=1e3)
+    name_axes(left, "batch", "ms in", from_zero="xy")
+    name_axes(right, "batch", "ms out", from_zero="xy")
 
 
 class ShownIo(Shown[IoFacts, ModelIo]):

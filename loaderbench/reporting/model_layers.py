@@ -1,14 +1,29 @@
-"""The layers of a model as text: the most expensive calls, the types, the averages, and whether they can be trusted."""
+"""The layers of a model: its calls and types as tables and pictures, the averages, and whether they can be trusted."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from loaderbench.recording.model_layers import LayerRow, LayersResult
+from loaderbench.recording.model_layers import LayerRow, LayersFacts, LayersResult, TypeRow
 from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.csv import csv_rows
-from loaderbench.reporting.result import Column, Row, Table
+from loaderbench.reporting.figures import (
+    Drawing,
+    Figure,
+    cells,
+    colour,
+    legend,
+    name_axes,
+    name_bars,
+    note,
+    stack,
+    whiskers,
+)
+from loaderbench.reporting.figures import Row as FigureRow
+from loaderbench.reporting.result import Column, Result, Row, Table, names_and_values
+from loaderbench.reporting.shown import Shown
 
 NUM_SHOWN = 10
 NUM_OTHERS = 8
@@ -51,6 +66,12 @@ class Call:
     @property
     def flops(self) -> int:
         return (self.forward.flops or 0) + (0 if self.backward is None else self.backward.flops or 0)
+
+    @property
+    def parts(self) -> list[Estimate]:
+        """Times in the step: forward, and backward where that is known."""
+        known = (None if row is None else row.in_step_s for row in (self.forward, self.backward))
+        return [one for one in known if one is not None]
 
     @property
     def waits(self) -> bool:
@@ -166,6 +187,98 @@ def _in_ms(one: Estimate) -> Estimate:
     return Estimate(one.value * 1e3, low, high, "ms", one.n, one.method)
 
 
+# -- figures ---------------------------------------------------------------------------------------------
+
+FORWARD, BACKWARD = "line0", "line1"
+"""Names of the colours."""
+NUM_NAMED = 6
+"""Calls whose names stand beside their bars: the most expensive."""
+
+
+def layers_figures(result: LayersResult) -> list[Figure]:
+    """None where nothing was measured."""
+    calls = calls_of(result)
+    drawn = [
+        Figure(
+            "calls",
+            "Each call, in the order of the forward pass",
+            "Forward and backward time in the running step, one on top of the other, with the 95 % interval of their "
+            "sum's larger part; the most expensive are named.",
+            [_call_data(number, call) for number, call in enumerate(calls, 1)],
+            3.4,
+            partial(_draw_calls, calls=calls),
+        ),
+        Figure(
+            "types",
+            "By type",
+            "All calls of a type together.",
+            [
+                {
+                    "type": one.type,
+                    "num_calls": one.num_calls,
+                    "forward_s": one.forward_s,
+                    "backward_s": one.backward_s,
+                    "share_fraction": one.share_fraction,
+                }
+                for one in result.types
+            ],
+            0.9 + 0.26 * len(result.types),
+            partial(_draw_types, types=result.types),
+        ),
+    ]
+    return drawn if calls else []
+
+
+def _call_data(number: int, call: Call) -> FigureRow:
+    back = call.backward
+    return {
+        "number": number,
+        "call": call.name,
+        "type": call.forward.type,
+        **cells(call.forward.in_step_s, "forward_s", "forward_low_s", "forward_high_s"),
+        **cells(None if back is None else back.in_step_s, "backward_s", "backward_low_s", "backward_high_s"),
+        "forward_alone_s": fmt.value_of(call.forward.alone_s),
+        "backward_alone_s": None if back is None else fmt.value_of(back.alone_s),
+        "share_fraction": call.share,
+    }
+
+
+def _draw_calls(drawing: Drawing, calls: Sequence[Call]) -> None:
+    axes = drawing.subplots()
+    at = list(range(1, len(calls) + 1))
+    below, above = (
+        [1e3 * (fmt.value_of(None if row is None else row.in_step_s) or 0.0) for row in rows]
+        for rows in ([call.forward for call in calls], [call.backward for call in calls])
+    )
+    axes.bar(at, below, width=0.85, color=colour(FORWARD))
+    axes.bar(at, above, width=0.85, bottom=below, color=colour(BACKWARD))
+    tops = [low + high for low, high in zip(below, above, strict=True)]
+    larger = [max(call.parts, key=lambda one: one.value) for call in calls]
+    axes.errorbar(at, tops, yerr=whiskers(larger, 1e3), fmt="none", ecolor=colour("ink"), linewidth=0.7)
+    for number in sorted(at, key=lambda number: -calls[number - 1].share)[:NUM_NAMED]:
+        text = f"{calls[number - 1].name} ({fmt.percent(calls[number - 1].share)})"
+        note(axes, text, (number, tops[number - 1]), (2, 4), fontsize=6, rotation=60, ha="left", va="bottom")
+    axes.set_ylim(0, 1.5 * max(tops))
+    axes.set_xlim(0.4, len(calls) + 0.6)
+    name_axes(axes, "call", "ms")
+    _legend(drawing, trains=any(above))
+
+
+def _draw_types(drawing: Drawing, types: Sequence[TypeRow]) -> None:
+    axes = drawing.subplots()
+    for place, one in enumerate(types):
+        end = stack(axes, place, [(FORWARD, one.forward_s * 1e3), (BACKWARD, (one.backward_s or 0.0) * 1e3)])
+        note(axes, fmt.percent(one.share_fraction, decimals=1), (end, place))
+    name_bars(axes, [f"{one.type} ×{one.num_calls}" for one in types], [float(place) for place in range(len(types))])
+    name_axes(axes, "ms in the running step")
+    _legend(drawing, trains=any(one.backward_s is not None for one in types))
+
+
+def _legend(drawing: Drawing, *, trains: bool) -> None:
+    if trains:
+        legend(drawing, [FORWARD, BACKWARD], ["forward", "backward"])
+
+
 # -- the profile of 2019 -----------------------------------------------------------------------------------
 
 
@@ -261,3 +374,33 @@ def _functions(rows: Sequence[LayerRow], names: dict[tuple[str, int], str]) -> l
         else:
             pending.append(row)
     return found
+
+
+def sentence(result: LayersResult) -> str:
+    """The finding in one line."""
+    if not result.types:
+        return "No layers were measured." if result.failure is None else result.failure.message
+    parts = " and ".join(f"{one.type} {fmt.percent(one.share_fraction)}" for one in result.types[:2])
+    doubt = "; the rows are disturbed" if result.disturbed else ""
+    return f"Of an iteration of {result.model}, {parts}{doubt}."
+
+
+class ShownLayers(Shown[LayersFacts, LayersResult]):
+    """Shows a study of a model's layers."""
+
+    def interrupted(self, facts: LayersFacts) -> bool:
+        return facts.status == "interrupted"
+
+    def result(self, facts: LayersFacts, found: LayersResult) -> Result:
+        rests = names_and_values("Averages, and whether the rows can be trusted", summary(found))
+        return Result(
+            title=f"Layers of {found.model} on {found.device_name}",
+            settings=settings(found),
+            answer=[sentence(found)],
+            tables=[calls_table(found), types_table(found), rests] if found.rows else [],
+            sections=[
+                ("Not measured", [": ".join(row) for row in found.missing.items()]),
+                ("Caveats", [caveat.sentence() for caveat in found.caveats]),
+            ],
+            draw=partial(layers_figures, found),
+        )

@@ -1,12 +1,26 @@
-"""Memory studies of a model as text: predicted beside measured, the peak's kinds and place, layers, and trials."""
+"""Memory studies of a model: predicted beside measured, the peak's kinds and place, layers, pictures; and trials."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
 
-from loaderbench.recording.model_memory import BatchMemory, ModelFit, ModelFitFacts, ModelMemory, PeakPlace
+from loaderbench.recording.model_memory import (
+    MEMORY_KINDS,
+    BatchMemory,
+    MemoryCourse,
+    MemoryKind,
+    ModelFit,
+    ModelFitFacts,
+    ModelMemory,
+    ModelMemoryFacts,
+    PeakPlace,
+    PredictedMemory,
+)
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.result import Column, Result, Table
+from loaderbench.reporting.figures import LEVEL, Drawing, Figure, colour, legend, name_axes, name_bars, note, stack
+from loaderbench.reporting.result import Column, Result, Row, Table
 from loaderbench.reporting.shown import Shown
 
 MOST_LAYERS = 10
@@ -19,7 +33,6 @@ LAYERS_NOTE = (
     "All so far: the outputs' running sum, which is no peak. Live: all that is in memory when the layer has run. "
     "(`model layers` has Caffe's memory required for data.)"
 )
-KIND_COLUMNS = ("parameters", "gradients", "optimizer", "activations", "temporary")
 PHASES = {"standing": "before the step", "forward": "the forward pass", "backward": "the backward pass",
           "update": "the optimizer's update"}  # fmt: skip
 OUTCOMES = {"fits": "fits", "out_of_memory": "out of memory", "killed": "killed by the kernel", "unknown": "unknown"}
@@ -32,12 +45,6 @@ def _unchecked(result: ModelMemory | ModelFit) -> list[str]:
         "the rules for what the CPU's large operators allocate inside were checked on processors with AVX-512; this "
         f"one has {result.unchecked_on}, where predictions by the rules alone were seen to be off by a quarter"
     ]
-
-
-def _asked(result: ModelMemory | ModelFit) -> list[str]:
-    size = f"{result.channels}×{result.input_size}×{result.input_size}"
-    optimizer = [] if result.optimizer is None else [result.optimizer]
-    return [result.model, result.mode, result.precision, *optimizer, size]
 
 
 def _error(fraction: float) -> str:
@@ -68,13 +75,10 @@ def batches_table(result: ModelMemory) -> Table:
 def kinds_table(batches: Sequence[BatchMemory]) -> Table:
     """What each predicted peak consists of."""
     columns = [Column("at the peak", left=True)]
-    columns += [Column(title, "memory", rank=rank) for rank, title in enumerate(KIND_COLUMNS, 1)]
-    rows = [
-        (f"batch {one.batch_size}", memory.parameters_bytes, memory.gradients_bytes, memory.optimizer_bytes,
-         memory.activations_bytes, memory.temporary_bytes)
-        for one in batches
-        if (memory := one.predicted) is not None
-    ]  # fmt: skip
+    columns += [Column(title, "memory", rank=rank) for rank, title in enumerate(MEMORY_KINDS, 1)]
+    rows: list[Row] = [
+        (f"batch {one.batch_size}", *by_kind(one.predicted).values()) for one in batches if one.predicted is not None
+    ]
     return Table("At the predicted peak", columns, rows)
 
 
@@ -113,27 +117,6 @@ def _failures(result: ModelMemory) -> list[str]:
     ]
 
 
-def memory_result(result: ModelMemory) -> Result:
-    """All its tables, but no figure."""
-    predicted = [one for one in result.batches if one.predicted is not None]
-    tables = [batches_table(result)]
-    if predicted:
-        tables.append(kinds_table(predicted))
-        tables += [layers_table(predicted[-1])] if predicted[-1].layers else []
-    places = [f"Batch {one.batch_size}: {place_words(one.peak)}." for one in predicted if one.peak is not None]
-    return Result(
-        title=f"Memory of {result.model}",
-        settings=[*_asked(result), result.device_name],
-        answer=[memory_sentence(result)],
-        tables=tables,
-        sections=[
-            ("Where the peak is", places),
-            ("Without a figure", [*_failures(result), *_reasons(result)]),
-            ("Beware", _unchecked(result)),
-        ],
-    )
-
-
 def memory_sentence(result: ModelMemory) -> str:
     """The largest batch's peak in one sentence."""
     known = [one for one in result.batches if one.predicted is not None]
@@ -158,6 +141,147 @@ def _reasons(result: ModelMemory) -> list[str]:
         for name, reason in one.measured.missing.items()
     }
     return [*lines, *(f"{name}: {reason}" for name, reason in found.items())]
+
+
+# -- figures ---------------------------------------------------------------------------------------------
+
+COLOURS = dict(zip(MEMORY_KINDS, ("line0", "line1", "line2", "line3", "line4"), strict=True))
+MEASURED = "rest"
+"""Name of the measured bars' colour."""
+SHORT_PHASES = {**PHASES, "forward": "forward", "backward": "backward", "update": "update"}
+LEAST_PHASE_FRACTION = 0.04
+"""Of the step: a shorter phase has no name in the picture."""
+
+
+def memory_figures(result: ModelMemory) -> list[Figure]:
+    """Peaks by kind beside the measured ones, and the course of the last batch's step; none where nothing was
+    predicted."""
+    batches = [(one, one.predicted) for one in result.batches if one.predicted is not None]
+    if not batches:
+        return []
+    peaks = Figure(
+        "peaks",
+        "Peak memory by kind, and the measured peak",
+        "The predicted peak of live memory, by kind from left to right in the order of the legend; below it the "
+        "measured one, where there is one.",
+        [
+            {
+                "batch_size": one.batch_size,
+                "predicted_bytes": memory.peak_live_bytes,
+                "measured_bytes": None if one.measured is None else one.measured.peak_live_bytes,
+                **{f"{kind}_bytes": size for kind, size in by_kind(memory).items()},
+            }
+            for one, memory in batches
+        ],
+        0.9 + 0.55 * len(batches),
+        partial(_draw_peaks, batches=batches),
+    )
+    last, _ = batches[-1]
+    if last.peak is None or last.course is None or not last.course.events:
+        return [peaks]
+    course, sizes = last.course, _sizes(last.course)
+    moments = [
+        {
+            "event": event,
+            "phase": phase,
+            "live_bytes": sum(of_moment),
+            **{f"{kind}_bytes": size for kind, size in zip(MEMORY_KINDS, of_moment, strict=True)},
+        }
+        for event, phase, of_moment in zip(course.events, course.phases, sizes, strict=True)
+    ]
+    over_time = Figure(
+        "course",
+        f"Memory over the step, batch {last.batch_size}",
+        f"What is live after each allocation and release of the predicted step, in their order, not in time. The peak "
+        f"is in {place_words(last.peak)}.",
+        moments,
+        3.0,
+        partial(_draw_course, course=course, place=last.peak.module),
+    )
+    return [peaks, over_time]
+
+
+def by_kind(memory: PredictedMemory) -> dict[MemoryKind, int]:
+    """Kind → its bytes at the peak."""
+    return {kind: getattr(memory, f"{kind}_bytes") for kind in MEMORY_KINDS}
+
+
+def _sizes(course: MemoryCourse) -> list[tuple[int, ...]]:
+    """Of each moment the live bytes of each kind."""
+    return list(zip(*(course.bytes_by_kind[kind] for kind in MEMORY_KINDS), strict=True))
+
+
+def _draw_peaks(drawing: Drawing, batches: Sequence[tuple[BatchMemory, PredictedMemory]]) -> None:
+    axes = drawing.subplots()
+    measured = [0 if one.measured is None else one.measured.peak_live_bytes or 0 for one, _ in batches]
+    most = max(*(memory.peak_live_bytes for _, memory in batches), *measured)
+    unit, scale = _unit(most)
+    for at, ((_, memory), size) in enumerate(zip(batches, measured, strict=True)):
+        stack(axes, at - 0.19, [(COLOURS[kind], part / scale) for kind, part in by_kind(memory).items()], height=0.36)
+        note(axes, fmt.memory(memory.peak_live_bytes), (memory.peak_live_bytes / scale, at - 0.19), (3, 0))
+        if size:
+            stack(axes, at + 0.19, [(MEASURED, size / scale)], height=0.36)
+            note(axes, fmt.memory(size), (size / scale, at + 0.19), (3, 0))
+    name_bars(axes, [f"batch {one.batch_size}" for one, _ in batches], [float(at) for at in range(len(batches))])
+    axes.set_xlim(0, 1.12 * most / scale)
+    name_axes(axes, unit)
+    named = {MEASURED: "measured"} if any(measured) else {}
+    legend(drawing, [*COLOURS.values(), *named], [*MEMORY_KINDS, *named.values()])
+
+
+def _draw_course(drawing: Drawing, course: MemoryCourse, place: str) -> None:
+    axes = drawing.subplots()
+    at, live = course.events, [sum(sizes) for sizes in _sizes(course)]
+    unit, scale = _unit(max(live))
+    sizes = [[size / scale for size in course.bytes_by_kind[kind]] for kind in MEMORY_KINDS]
+    axes.stackplot(at, *sizes, colors=[colour(COLOURS[kind]) for kind in MEMORY_KINDS], linewidth=0, step="post")
+    peak, top = at[live.index(max(live))], max(live) / scale
+    axes.plot([peak], [top], "o", color=colour("ink"), markersize=4)
+    side, by = ("right", (-5, 4)) if peak > (at[0] + at[-1]) / 2 else ("left", (5, 4))
+    note(axes, f"{fmt.memory(max(live))}{f', {place}' if place else ''}", (peak, top), by, va="bottom", ha=side)
+    axes.set_ylim(0, 1.25 * top)
+    axes.set_xlim(at[0], at[-1])
+    numbers = range(1, len(at))
+    begins = [(at[0], course.phases[0])]
+    begins += [(at[now], course.phases[now]) for now in numbers if course.phases[now] != course.phases[now - 1]]
+    for (begin, phase), (end, _) in pairwise([*begins, (at[-1], "")]):
+        if begin > at[0]:
+            axes.axvline(begin, **{**LEVEL, "linewidth": 0.8})
+        if end - begin >= LEAST_PHASE_FRACTION * (at[-1] - at[0]):
+            note(axes, SHORT_PHASES[phase], (begin, 1.25 * top), (3, -2), va="top", color=colour("soft"))
+    name_axes(axes, "allocations and releases", unit)
+    legend(drawing, [*COLOURS.values()], [*MEMORY_KINDS])
+
+
+def _unit(most_bytes: int) -> tuple[str, float]:
+    """The unit in which the largest figure has few digits, and its bytes."""
+    return (
+        ("GiB", 2.0**30) if most_bytes >= 10 * 2**30 else ("MiB", 2.0**20) if most_bytes >= 2**20 else ("KiB", 2.0**10)
+    )
+
+
+class ShownMemory(Shown[ModelMemoryFacts, ModelMemory]):
+    """Shows a study of a model's memory."""
+
+    def result(self, facts: ModelMemoryFacts, found: ModelMemory) -> Result:
+        predicted = [one for one in found.batches if one.predicted is not None]
+        tables = [batches_table(found)]
+        if predicted:
+            tables.append(kinds_table(predicted))
+            tables += [layers_table(predicted[-1])] if predicted[-1].layers else []
+        places = [f"Batch {one.batch_size}: {place_words(one.peak)}." for one in predicted if one.peak is not None]
+        return Result(
+            title=f"Memory of {found.model}",
+            settings=[*fmt.of_model(found), found.device_name],
+            answer=[memory_sentence(found)],
+            tables=tables,
+            sections=[
+                ("Where the peak is", places),
+                ("Without a figure", [*_failures(found), *_reasons(found)]),
+                ("Beware", _unchecked(found)),
+            ],
+            draw=partial(memory_figures, found),
+        )
 
 
 # -- model fit -------------------------------------------------------------------------------------------
@@ -229,19 +353,13 @@ def _trial_failures(result: ModelFit) -> list[str]:
 class ShownFit(Shown[ModelFitFacts, ModelFit]):
     """Shows a search for the largest batch."""
 
-    def about(self, facts: ModelFitFacts) -> str:
-        return f"{facts.step.model}, {facts.step.mode}"
-
-    def interrupted(self, facts: ModelFitFacts) -> bool:
-        return facts.interrupted
-
     def result(self, facts: ModelFitFacts, found: ModelFit) -> Result:
         missing = [] if found.not_measured is None else [f"trials: {found.not_measured}"]
         if found.trace_failure is not None:
             missing.append(f"prediction: {found.trace_failure.message}")
         return Result(
             title=f"Largest batch of {found.model}",
-            settings=[*_asked(found), found.device_name],
+            settings=[*fmt.of_model(found), found.device_name],
             answer=fit_lines(found),
             tables=[trials_table(found)] if found.trials else [],
             sections=[("How trials failed", _trial_failures(found)), ("Without a figure", missing)],

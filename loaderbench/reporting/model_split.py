@@ -1,16 +1,31 @@
-"""`model split` as text: the answer, each member's part, the table of times, and what the figures mean."""
+"""`model split`: the answer, each member's part, the table of times, what the figures mean, and both as pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
+from loaderbench.printable import counted
 from loaderbench.recording.model_split import ModelSplit, SplitFacts, SplitMember
 from loaderbench.recording.record import Estimate
 from loaderbench.recording.split_times import SplitTime
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.model_split_figure import split_figures
+from loaderbench.reporting.figures import (
+    LEVEL,
+    MARKERS,
+    Drawing,
+    Figure,
+    cells,
+    colour,
+    ends,
+    line,
+    name_axes,
+    name_bars,
+    stack,
+    whiskers,
+)
 from loaderbench.reporting.result import Cell, Column, Result, Row, Section, Table
 from loaderbench.reporting.shown import Shown
 
@@ -64,9 +79,8 @@ def times_table(times: Sequence[SplitTime]) -> Table:
 
 def settings(result: ModelSplit) -> list[str]:
     """What was asked for."""
-    size = f"{result.channels}×{result.input_size}×{result.input_size}"
     devices = ", ".join(member.device for member in result.members)
-    return [result.model, "infer", result.precision, size, f"batch {result.batch_size}", devices]
+    return [result.model, "infer", result.precision, fmt.image_shape(result), f"batch {result.batch_size}", devices]
 
 
 # -- the answer ------------------------------------------------------------------------------------------
@@ -203,9 +217,9 @@ def sections(result: ModelSplit) -> list[Section]:
             share = fmt.percent(stolen)
             means.append(f"The hypervisor gave {share} of the processors' time to others while {what}: measure again.")
     if result.num_late:
-        means.append(f"{result.num_late} turn{'s' * (result.num_late != 1)} spoilt by a late member, and done again.")
+        means.append(f"{counted(result.num_late, 'turn')} spoilt by a late member, and done again.")
     if result.num_left_out:
-        what = f"{result.num_left_out} turn{'s' * (result.num_left_out != 1)} of both"
+        what = f"{counted(result.num_left_out, 'turn')} of both"
         means.append(f"Left out: {what}, in which a member began late, again and again.")
     means.append(
         f"{len(result.times)} times of {result.table}, {result.num_measured} of them measured now; "
@@ -224,14 +238,100 @@ def sections(result: ModelSplit) -> list[Section]:
     ]
 
 
+# -- figures ---------------------------------------------------------------------------------------------
+
+
+class _Bar(NamedTuple):
+    """One part, or the whole batch on one device."""
+
+    name: str
+    images: int
+    predicted_s: float | None
+    measured_s: Estimate | None
+    colour: str
+
+
+def split_figures(result: ModelSplit) -> list[Figure]:
+    """Those that there is something to draw for."""
+    return [figure for figure in (_parts(result), _times(result)) if len(figure.data) > (figure.name == "times")]
+
+
+def _parts(result: ModelSplit) -> Figure:
+    bars = [
+        _Bar(f"{one.device}: {one.batch_size}", one.batch_size, one.predicted_s, one.measured_s, "line0")
+        for one in result.members
+        if one.batch_size
+    ]
+    alone = result.fastest_alone
+    if bars and alone is not None and result.outcome != "alone":
+        name = f"{alone.device} alone: {result.batch_size}"
+        bars.append(_Bar(name, result.batch_size, alone.predicted_s, alone.s, "rest"))
+    return Figure(
+        "parts",
+        f"{result.model}, batch {result.batch_size}: each member's part, and the fastest device alone",
+        "From the common start to the end: measured (wide, with its 95 % interval) and predicted by the table "
+        "(narrow). The split ends with its last member, at the dashed line.",
+        [
+            {
+                "what": bar.name,
+                "images": bar.images,
+                "predicted_ms": ends(bar.predicted_s, 1e3)[0],
+                **cells(bar.measured_s, "measured_ms", "low_ms", "high_ms", scale=1e3),
+            }
+            for bar in bars
+        ],
+        0.9 + 0.42 * len(bars),
+        partial(_draw_parts, bars=bars, whole=result.measured_s),
+    )
+
+
+def _draw_parts(drawing: Drawing, bars: Sequence[_Bar], whole: Estimate | None) -> None:
+    axes = drawing.subplots()
+    for number, bar in enumerate(bars):
+        if bar.measured_s is not None:
+            measured_ms = stack(axes, number, [(bar.colour, bar.measured_s.value * 1e3)], height=0.62)
+            reach = whiskers([bar.measured_s], 1e3)
+            axes.errorbar(measured_ms, number, xerr=reach, fmt="none", ecolor=colour("ink"), capsize=2)
+        if bar.predicted_s is not None:
+            stack(axes, number, [("line1", bar.predicted_s * 1e3)], height=0.16)
+    if whole is not None:
+        axes.axvline(whole.value * 1e3, **LEVEL)
+    name_bars(axes, [bar.name for bar in bars], [float(number) for number in range(len(bars))])
+    name_axes(axes, "ms", from_zero="x")
+
+
+def _times(result: ModelSplit) -> Figure:
+    times = [one for one in result.times if one.seconds is not None and one.beside]
+    return Figure(
+        "times",
+        f"{result.model}: time of a part by its size",
+        "The times that the search goes by, each the median of turns while the other devices worked; between them it "
+        "takes the line.",
+        [{"device": _beside(one), "images": one.batch_size, "ms": ends(one.seconds, 1e3)[0]} for one in times],
+        2.6,
+        partial(_draw_times, times=times),
+    )
+
+
+def _beside(one: SplitTime) -> str:
+    return f"{one.device} with {', '.join(one.beside)}"
+
+
+def _draw_times(drawing: Drawing, times: Sequence[SplitTime]) -> None:
+    axes = drawing.subplots()
+    for number, name in enumerate(dict.fromkeys(map(_beside, times))):
+        mine = [one for one in times if _beside(one) == name]
+        sizes, seconds = [one.batch_size for one in mine], [one.seconds for one in mine]
+        line(axes, sizes, seconds, f"line{number % 6}", MARKERS[number % len(MARKERS)], scale=1e3, label=name)
+    name_axes(axes, "images of the part", "ms", from_zero="xy")
+    axes.legend(fontsize=7)
+
+
 class ShownSplit(Shown[SplitFacts, ModelSplit]):
     """Shows a split over devices."""
 
     def about(self, facts: SplitFacts) -> str:
         return f"{facts.model}, batch {facts.batch_size} over {', '.join(one.device for one in facts.members)}"
-
-    def interrupted(self, facts: SplitFacts) -> bool:
-        return facts.interrupted
 
     def result(self, facts: SplitFacts, found: ModelSplit) -> Result:
         rows = part_rows(found)

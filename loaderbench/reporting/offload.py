@@ -1,17 +1,34 @@
-"""`model offload` as text: the sentence, the table of settings, and what the figures mean."""
+"""`model offload`: the sentence, the table of settings, what the figures mean, and the curve."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from loaderbench.analysis.offload import is_wrong
 from loaderbench.recording.offload_study import ModelOffload, OffloadFacts, OffloadOutcome, OffloadRow
 from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.offload_figure import offload_figures, threshold_text
+from loaderbench.reporting.figures import (
+    LEVEL,
+    Axes,
+    Drawing,
+    Figure,
+    Value,
+    cells,
+    colour,
+    ends,
+    line,
+    name_axes,
+    note,
+)
 from loaderbench.reporting.result import SHOW, Cell, Column, Result, Row, Section, Table
 from loaderbench.reporting.shown import Shown
 
+MIB = 2**20
+FAR = 1.5
+"""Times the end of a figure's axis."""
 BEST = "→ "
 WIDE = 20
 """An interval whose ends are more than so many times apart says nothing."""
@@ -41,14 +58,6 @@ ON_HOST = (
     "The device's memory is this machine's own: what is offloaded goes to a second part of the same RAM, so bytes are "
     "real and times do not hold for another device."
 )
-
-
-def settings(result: ModelOffload) -> list[str]:
-    """What was asked for."""
-    size = f"{result.channels}×{result.input_size}×{result.input_size}"
-    optimizer = [] if result.optimizer is None else [result.optimizer]
-    asked = [result.model, result.mode, result.precision, *optimizer, size, f"batch {result.batch_size}"]
-    return [*asked, result.device_name]
 
 
 # -- the answer ------------------------------------------------------------------------------------------
@@ -291,20 +300,111 @@ def _what(row: OffloadRow, result: ModelOffload) -> str:
     return f"batch {row.batch_size} without offloading" if row == result.without else what_moves(row)
 
 
+# -- the figure ------------------------------------------------------------------------------------------
+
+
+def offload_figures(result: ModelOffload) -> list[Figure]:
+    """Time per image, and device and host memory, against the threshold, where there is a curve."""
+    assumed = any(row.label == "assumed" for row in result.thresholds)
+    whose = "Times are those of a replay over an emulated card, assumed." if assumed else "Bars: 95 % intervals."
+    curve = Figure(
+        "thresholds",
+        f"{result.model}, {result.mode}, batch {result.batch_size}: time per image and memory, by threshold",
+        f"{whose} A threshold is the size from which tensors go to the host, from all of them to none, where only what "
+        "would not fit goes. Hollow: thresholds that apply once the percentage shown is in use. The vertical line is "
+        "the best setting.",
+        [
+            {
+                "threshold": _threshold(row),
+                "above_bytes": row.above_bytes,
+                "after_fraction": row.after_fraction or 0.0,
+                **cells(_timed(row), "ms_per_image", "low_ms_per_image", "high_ms_per_image", scale=1e3),
+                "device_mib": ends(row.peak_bytes, 1 / MIB)[0],
+                "host_mib": ends(row.host_bytes, 1 / MIB)[0],
+                "chosen": "yes" if row == result.best else "no",
+            }
+            for row in result.thresholds
+        ],
+        2.9,
+        partial(_draw, result=result),
+    )
+    return [curve] if len(result.thresholds) > 1 else []
+
+
+def _threshold(row: OffloadRow) -> str:
+    return "none" if row.above_bytes is None else "all" if not row.above_bytes else threshold_text(row.above_bytes)
+
+
+def threshold_text(num_bytes: int) -> str:
+    """64 KiB, not 64.0 KiB"""
+    return fmt.memory(num_bytes).replace(".0 ", " ")
+
+
+def _timed(row: OffloadRow) -> Estimate | None:
+    return row.s_per_image if row.outcome == "fits" else None
+
+
+def _draw(drawing: Drawing, result: ModelOffload) -> None:
+    left, right = drawing.subplots(1, 2)
+    rows, one = result.thresholds, result.batch_one_s_per_image
+    names = list(dict.fromkeys(map(_threshold, rows)))
+    _curve(left, rows, [_timed(row) for row in rows], "line0", "o", 1e3)
+    if one is not None and result.batch_one is not None:
+        _level(left, one * 1e3, f"batch {result.batch_one.batch_size}", "ms")
+    _curve(right, rows, [row.peak_bytes for row in rows], "line0", "o", 1 / MIB, "device")
+    _curve(right, rows, [row.host_bytes for row in rows], "line1", "s", 1 / MIB, "host")
+    right.legend(fontsize=7)
+    _level(right, result.memory_bytes / MIB, "the device's memory", "MiB")
+    for axes, values in ((left, "ms per image"), (right, "MiB at the peak")):
+        axes.set_xticks(range(len(names)), names, rotation=40, ha="right", fontsize=7)
+        name_axes(axes, "on the host: tensors from", values, from_zero="y")
+        axes.set_xlim(-0.4, len(names) - 0.6)
+        if result.best in rows:
+            axes.axvline(names.index(_threshold(result.best)), **LEVEL)
+
+
+def _curve(
+    axes: Axes,
+    rows: Sequence[OffloadRow],
+    values: Sequence[Value],
+    name: str,
+    marker: str,
+    scale: float,
+    label: str = "",
+) -> None:
+    """The settings that apply at once as a line; hollow those that set in later, each with the part of the device's
+    memory that is in use then."""
+    names = list(dict.fromkeys(map(_threshold, rows)))
+    at = [names.index(_threshold(row)) for row in rows]
+    now = [number for number, row in enumerate(rows) if not row.after_fraction]
+    line(
+        axes, [at[number] for number in now], [values[number] for number in now], name, marker, scale=scale, label=label
+    )
+    for place, row, one in zip(at, rows, values, strict=True):
+        value, _, _ = ends(one, scale)
+        if row.after_fraction and value is not None:
+            axes.plot([place], [value], marker, color=colour(name), markerfacecolor="none", markersize=3.5)
+            note(axes, fmt.percent(row.after_fraction), (place, value), (3, 0), fontsize=5, color=colour(name))
+
+
+def _level(axes: Axes, value: float, name: str, unit: str) -> None:
+    """A dotted level with its name; one that is far above all else is only told."""
+    style: dict[str, Any] = {"fontsize": 6.5, "color": colour("soft"), "va": "baseline"}
+    if value > FAR * axes.get_ylim()[1]:
+        note(axes, f"{name}: {fmt.number(value)} {unit}", (0.01, 1.0), (0, 3), xycoords="axes fraction", **style)
+        return
+    axes.axhline(value, **{**LEVEL, "linestyle": ":"})
+    note(axes, name, (0.01, value), (0, 2), xycoords=("axes fraction", "data"), **style)
+
+
 class ShownOffload(Shown[OffloadFacts, ModelOffload]):
     """Shows an offload study."""
-
-    def about(self, facts: OffloadFacts) -> str:
-        return f"{facts.step.model}, {facts.step.mode}"
-
-    def interrupted(self, facts: OffloadFacts) -> bool:
-        return facts.interrupted
 
     def result(self, facts: OffloadFacts, found: ModelOffload) -> Result:
         table = table_of(found)
         return Result(
             title=f"{found.model}, {found.mode}: offloading",
-            settings=settings(found),
+            settings=[*fmt.of_model(found), f"batch {found.batch_size}", found.device_name],
             answer=answer_lines(found),
             tables=[table] if table.rows else [],
             sections=sections(found),

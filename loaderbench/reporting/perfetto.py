@@ -1,7 +1,8 @@
-"""A run, or the turns of a split, over time as Trace Event JSON, for ui.perfetto.dev and chrome://tracing.
+"""A run, the ranks of a launch, or the turns of a split, over time as Trace Event JSON.
 
-Format: "Trace Event Format" of the Chromium project: `X` complete slices, `C` counters, `s`/`f` flow arrows, `M` names;
-times in microseconds. All stamps of a run are on one clock (perf_counter_ns), so nothing is shifted here.
+It is for ui.perfetto.dev and chrome://tracing. Format: "Trace Event Format" of the Chromium project: `X` complete
+slices, `C` counters, `s`/`f` flow arrows, `M` names; times in microseconds. All stamps of a
+run are on one clock (perf_counter_ns), so nothing is shifted here.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.analysis import kernels
+from loaderbench.analysis.ranks import bars_of, groups_of
 from loaderbench.errors import ConfigError
 from loaderbench.plain import Json, JsonObject
 from loaderbench.recording.facts import COPY, KERNEL, ROW, SPAN, STEP, Recording, Run, Segment, Series, Table
 from loaderbench.recording.model_split import SplitFacts
+from loaderbench.recording.ranks import RanksFacts
 from loaderbench.recording.record import GAP_CLASSES
+from loaderbench.reporting.ranks import BAR_WORDS
 
 STAGES = ("read", "decode", "augment", "collate")
 LOOP, WORKERS, DEVICE, SAMPLES = 1, 2, 3, 4
@@ -93,10 +97,9 @@ def trace_of_split(facts: SplitFacts) -> Trace:
     turns = facts.turns
     if turns is None:
         raise ConfigError("this split has no turns to draw")
-    events: list[Event] = [{"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "turns"}}]
-    for number, member in enumerate(["whole batch", *(member.device for member in facts.members)]):
-        name: Json = member if not number else f"{member} (member {number})"
-        events.append({"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": name}})
+    events = [_named("process_name", 1, 0, "turns"), _named("thread_name", 1, 0, "whole batch")]
+    for number, member in enumerate(facts.members, 1):
+        events.append(_named("thread_name", 1, number, f"{member.device} (member {number})"))
     pens = [Pen(events, 1, number, 0) for number in range(len(facts.members) + 1)]
     for turn, (start, parts) in enumerate(zip(turns.split_start_ns.tolist(), turns.split_ns.tolist(), strict=True)):
         pens[0].slice("split", start, max(end for _, end in parts), turn=turn)
@@ -112,6 +115,43 @@ def trace_of_split(facts: SplitFacts) -> Trace:
         pens[turns.alone + 1].slice(f"{facts.batch_size} images, alone", begin, end, turn=turn)
     clock = "CLOCK_MONOTONIC, 0 is the first start"
     return Trace(events, {"model": facts.model, "batch_size": facts.batch_size, "clock": clock})
+
+
+def trace_of_ranks(facts: RanksFacts) -> Trace:
+    """Draw all cases, a group of tracks each, on the clock of rank 0.
+
+    Raises:
+        ConfigError: no case was finished, or its ranks are a script's on several nodes.
+    """
+    events: list[Event] = []
+    if any(case.watched and len({part.place.node for part in case.parts}) > 1 for case in facts.cases):
+        raise ConfigError("the clocks of the nodes were not compared: `trace RUN` draws one rank's run")
+    for process, case in enumerate(facts.cases, 1):
+        drawn = [
+            (joint, bars)
+            for joint, group in groups_of(case)
+            if (bars := bars_of(case.parts, group, joint=joint, most=MOST_STEPS))
+        ]
+        if not drawn:
+            continue
+        events.append(_named("process_name", process, 0, case.case.title))
+        begun_ms = min(bar.begin_ms for _, bars in drawn for bar in bars)
+        for part in case.parts:
+            rank, node = part.place.rank, part.place.node
+            events.append(_named("thread_name", process, rank, f"rank {rank} ({node})"))
+        for joint, bars in drawn:
+            for bar in bars:
+                pen = Pen(events, process, bar.rank, round(begun_ms * 1e6))
+                begin, end = round(bar.begin_ms * 1e6), round(bar.end_ms * 1e6)
+                pen.slice(BAR_WORDS[bar.what], begin, end, step=bar.step, all_reduce=joint)
+    if not events:
+        raise ConfigError("no case of this launch was finished: there are no steps to draw")
+    return Trace(events, {"ranks": facts.ranks, "clock": "rank 0's CLOCK_MONOTONIC, 0 is the first step drawn"})
+
+
+def _named(what: str, process: int, track: int, name: str) -> Event:
+    """What a process or a track is called."""
+    return {"ph": "M", "name": what, "pid": process, "tid": track, "args": {"name": name}}
 
 
 class _Sheet:
@@ -162,9 +202,8 @@ def _names(sheet: _Sheet, recording: Recording, segments: Sequence[Segment], lan
     if sheet.process(SAMPLES) == SAMPLES:
         groups[SAMPLES] = "samples"
     for group, name in groups.items():
-        shown: Json = f"{lane}: {name}" if lane and group != SAMPLES else name
-        place: Json = sheet.process(group)
-        yield {"ph": "M", "name": "process_name", "pid": place, "tid": 0, "args": {"name": shown}}
+        place = sheet.process(group)
+        yield _named("process_name", place, 0, f"{lane}: {name}" if lane and group != SAMPLES else name)
         yield {"ph": "M", "name": "process_sort_index", "pid": place, "tid": 0, "args": {"sort_index": place}}
     spans = [segment.spans for segment in segments if segment.spans is not None]
     workers = {int(worker) for table in spans for worker in np.unique(table[:, SPAN["worker"]])}
@@ -176,8 +215,7 @@ def _names(sheet: _Sheet, recording: Recording, segments: Sequence[Segment], lan
     tracks += [(DEVICE, FIRST_STREAM_TRACK + stream, f"stream {stream} (traced steps)") for stream in sorted(streams)]
     tracks += [(WORKERS, worker + 2, f"worker {worker}" if worker >= 0 else "workers") for worker in sorted(workers)]
     for group, track, name in tracks:
-        where: Event = {"pid": sheet.process(group), "tid": track}
-        yield {"ph": "M", "name": "thread_name", **where, "args": {"name": name}}
+        yield _named("thread_name", sheet.process(group), track, name)
 
 
 # -- windows ---------------------------------------------------------------------------------------------

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-from loaderbench.plain import JsonObject
 from loaderbench.recording.facts import MemoryFacts
 from loaderbench.recording.studies import (
     InferenceAgreement,
@@ -110,9 +108,6 @@ def _deviation(fraction: float | None) -> str:
 class ShownPrecision(Shown[PrecisionFacts, PrecisionResult]):
     """Shows a precision study."""
 
-    def about(self, facts: PrecisionFacts) -> str:
-        return f"{facts.model}, {facts.mode}"
-
     def interrupted(self, facts: PrecisionFacts) -> bool:
         return not facts.modes or any(mode.status == "interrupted" for mode in facts.modes)
 
@@ -129,6 +124,3 @@ class ShownPrecision(Shown[PrecisionFacts, PrecisionResult]):
             tables=[table for table in (_costs(found), _agreement(found)) if table is not None],
             sections=[("Not measured", failed), ("Caveats", [caveat.sentence() for caveat in found.caveats])],
         )
-
-    def as_json(self, facts: PrecisionFacts, found: PrecisionResult) -> JsonObject:
-        return super().as_json(facts, replace(found, caveats=tuple(caveat.worded() for caveat in found.caveats)))

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
+from loaderbench.printable import counted
 from loaderbench.recording.ranks import Imbalance, ImbalancePart, LateBy, RankedFigures, Ranks, RanksFacts, StripBar
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.figures import HATCHES, Figure, colour, legend
+from loaderbench.reporting.figures import Drawing, Figure, legend, spans
 from loaderbench.reporting.result import Column, Result, Section, Table
 from loaderbench.reporting.shown import Shown
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
 
 LATE_WORDS: Mapping[LateBy, str] = {
     "reading": "reading its files",
@@ -96,7 +93,7 @@ def answer_lines(found: Ranks) -> list[str]:
 
 
 def settings(found: Ranks) -> list[str]:
-    nodes = f"{len(found.nodes)} node{'s' * (len(found.nodes) != 1)}"
+    nodes = counted(len(found.nodes), "node")
     of = f"{len(found.cases)} of {found.num_cases} cases" if found.num_cases != 1 else ""
     title = found.cases[0].title if len(found.cases) == 1 else ""
     return [part for part in (f"{found.ranks} ranks", nodes, found.launcher, of, title) if part]
@@ -212,8 +209,7 @@ def _strips(case: RankedFigures, name: str, called: str) -> Figure:
         name,
         f"A few steps of every rank, over time{called}",
         f"One strip a rank, {how}, on rank 0's clock. A rank that waits for the others has arrived before them.",
-        ("rank", "what", "step", "begin_ms", "end_ms"),
-        [(bar.rank, bar.what, bar.step, bar.begin_ms, bar.end_ms) for bar in bars],
+        list(map(vars, bars)),
         0.9 + 0.32 * len(ranks),
         partial(_draw, bars=bars, ranks=ranks),
     )
@@ -221,14 +217,9 @@ def _strips(case: RankedFigures, name: str, called: str) -> Figure:
 
 def _draw(drawing: Drawing, bars: Sequence[StripBar], ranks: Sequence[int]) -> None:
     axes = drawing.subplots()
-    for bar in bars:
-        look = BAR_LOOKS[bar.what]
-        axes.barh(
-            ranks.index(bar.rank), bar.end_ms - bar.begin_ms, left=bar.begin_ms, height=0.8, color=colour(look),
-            hatch=HATCHES.get(look, ""), edgecolor=colour("page"), linewidth=0.3,
-        )  # fmt: skip
-    axes.set_yticks(range(len(ranks)), [f"rank {rank}" for rank in ranks])
-    axes.invert_yaxis()
+    at = {rank: number for number, rank in enumerate(ranks)}
+    lanes = [f"rank {rank}" for rank in ranks]
+    spans(axes, lanes, ((at[bar.rank], BAR_LOOKS[bar.what], bar.begin_ms, bar.end_ms) for bar in bars))
     axes.set_xlim(left=0)
     axes.set_xlabel("ms")
     shown = [what for what in BAR_LOOKS if any(bar.what == what for bar in bars)]
@@ -244,7 +235,7 @@ class ShownRanks(Shown[RanksFacts, Ranks]):
     def result(self, facts: RanksFacts, found: Ranks) -> Result:
         many = len(found.cases) > 1
         return Result(
-            title=f"{found.ranks} ranks on {len(found.nodes)} node{'s' * (len(found.nodes) != 1)}",
+            title=f"{found.ranks} ranks on {counted(len(found.nodes), 'node')}",
             settings=settings(found),
             answer=answer_lines(found),
             tables=[rank_table(case) for case in found.cases],

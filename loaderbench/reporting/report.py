@@ -17,7 +17,7 @@ from loaderbench.findings.row import Severity
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.selection import select
 from loaderbench.recording.store import Store, StoredRun, StoredStudy, load_run
-from loaderbench.recording.studies import Findings, StudyRecord, Sweep
+from loaderbench.recording.studies import StudyRecord, Sweep
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.anonymous import LEFT_OUT, Anonymous
 from loaderbench.reporting.environment import environment_rows
@@ -250,14 +250,9 @@ def read_report(
     )
 
 
-def with_records(study: StudyRecord, by_id: Mapping[str, RunRecord]) -> Findings:
-    """The findings of a stored study by today's rules, from the records of the runs that it names. Missing runs are
-    left out."""
-    return judge(study.facts, {run: by_id[run] for run in study.runs if run in by_id})
-
-
 def _part(study: StudyRecord, by_id: Mapping[str, RunRecord], number: int) -> Part:
-    result = shown_as(study.kind).result(study.facts, with_records(study, by_id))
+    findings = judge(study.facts, {run: by_id[run] for run in study.runs if run in by_id})
+    result = shown_as(study.kind).result(study.facts, findings)
     name = f"{study.kind}{number}"
     return Part(name, result, study.started_at, _named(result, name, drawn=number <= MOST_DRAWN))
 

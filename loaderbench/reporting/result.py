@@ -66,11 +66,7 @@ class Column:
         if self.show is not None:
             return self.show(cell)
         show = SHOW[self.unit]
-        if not isinstance(cell, Estimate | Range):
-            return show(cell)
-        if cell.low is None or cell.high is None:
-            return show(cell.value)
-        return f"{show(cell.value)} ({show(cell.low)}–{show(cell.high)})"
+        return fmt.with_interval(cell, show) if isinstance(cell, Estimate | Range) else show(cell)
 
 
 @dataclass(frozen=True)

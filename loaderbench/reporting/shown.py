@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from loaderbench import plain
 from loaderbench.plain import JsonObject
+from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.kinds import KINDS, part
 from loaderbench.recording.record import RunRecord
 from loaderbench.reporting.result import Result
@@ -30,12 +31,13 @@ class Shown(Generic[F, R]):
     """Whether `--price` says what its runs cost."""
 
     def about(self, facts: F) -> str:
-        """What the study is about, in a few words."""
-        raise NotImplementedError
+        """What the study is about, in a few words: of a model's step the model and its mode."""
+        step: Any = getattr(facts, "step", facts)
+        return f"{step.model}, {step.mode}"
 
     def interrupted(self, facts: F) -> bool:
         """Whether a study without runs did not come to its end. A study of runs can be continued, and its runs tell."""
-        return False
+        return bool(getattr(facts, "interrupted", False))
 
     def result(self, facts: F, found: R) -> Result:
         """What every form of output shows of it."""
@@ -50,10 +52,10 @@ class Shown(Generic[F, R]):
         return self.result(facts, found).headline
 
     def as_json(self, facts: F, found: R) -> JsonObject:
-        """What `--json` gives, but for the study's id: its answer, then its figures by name."""
-        value = plain.to_json(found)
-        assert isinstance(value, dict)
-        return {"answer": [*self.result(facts, found).answer], **value}
+        """What `--json` gives, but for the study's id: its answer, then its figures by name. Caveats have words."""
+        caveats = [one.worded() for one in getattr(found, "caveats", ()) if isinstance(one, Caveat)]
+        in_words = {"caveats": plain.to_json(caveats)} if caveats else {}
+        return {"answer": [*self.result(facts, found).answer], **plain.to_object(found), **in_words}
 
 
 @cache

@@ -1,4 +1,4 @@
-"""A sizing study as text: the batch table, the devices needed, what bounds them, and who can feed them."""
+"""A sizing study: the batch table, the devices needed, what bounds them, who can feed them, and the rates by batch."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from loaderbench.plain import JsonObject
+from loaderbench.printable import counted, listed
 from loaderbench.recording.model_size import BatchFigures, FeedFacts, SizeBound, SizeFacts, Sizing, StoppedBy, Supply
-from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
+from loaderbench.reporting.figures import LEVEL, Drawing, Figure, cells, doublings, line, name_axes
 from loaderbench.reporting.result import Column, Result, Table
 from loaderbench.reporting.shown import Shown
-from loaderbench.reporting.sizing_figure import sizing_figures
 
 CHOSEN = "←"
 STAGES = {
@@ -29,7 +29,7 @@ NO_FILE_SIZE = "MB/s are unknown: give --mean-file-bytes, --data or --run."
 
 def settings(sizing: Sizing) -> list[str]:
     """What was sized, in a few words each."""
-    size = f"{sizing.channels}×{sizing.input_size}×{sizing.input_size}"
+    size = fmt.image_shape(sizing)
     optimizer = [sizing.optimizer] if sizing.mode == "train" else []
     return [sizing.model, sizing.mode, *optimizer, sizing.precision, size, sizing.device_name]
 
@@ -56,14 +56,18 @@ def batch_table(sizing: Sizing) -> Table:
     ]  # fmt: skip
     rows = []
     for row in measured:
-        values = {one.percent: one.value for one in row.percentiles}
         peak = row.rss_growth_bytes if of_rss else row.peak_live_bytes
         rows.append((
             row.batch_size, row.s_per_sample, row.samples_per_s, fmt.value_of(row.step_s),
-            *(values[percent] for percent in percents), row.label if known else peak,
+            *(_percentile(row, percent) for percent in percents), row.label if known else peak,
             *([row.predicted_peak_bytes] if predicted else []), CHOSEN if row.batch_size == sizing.chosen_batch else "",
         ))  # fmt: skip
     return Table("Batches", columns, rows, " ".join(legend(sizing)))
+
+
+def _percentile(row: BatchFigures, percent: float) -> float | None:
+    """Of the times of single steps; None where it is not known."""
+    return next((one.value for one in row.percentiles if one.percent == percent), None)
 
 
 def legend(sizing: Sizing) -> list[str]:
@@ -79,7 +83,7 @@ def legend(sizing: Sizing) -> list[str]:
         )
         for label, source in dict.fromkeys((row.label, row.source) for row in measured):
             sizes = [str(row.batch_size) for row in measured if (row.label, row.source) == (label, source)]
-            lines.append(f"Batch {_listed(sizes)}, {label}: {source}.")
+            lines.append(f"Batch {listed(sizes)}, {label}: {source}.")
         return lines
     if sizing.memory_of == "rss_growth_bytes":
         lines.append("RSS growth: growth of the process's resident memory on the host, not a device's memory.")
@@ -119,12 +123,12 @@ def headline(sizing: Sizing) -> str:
     found = sizing.devices_needed_interval
     if found is not None and found.low is not None and found.high is not None and found.low != found.high:
         spread = f" ({found.low} to {found.high} by its interval)"
-    devices = f"{count:,} device{'s' * (count != 1)}" if count is not None else fmt.MISSING
+    devices = fmt.MISSING if count is None else counted(count, "device")
     return f"{devices}{spread} for {fmt.number(sizing.target_per_s)} images/s{limit}: {one}."
 
 
 def _within(sizing: Sizing, row: BatchFigures) -> str:
-    value = next((one.value for one in row.percentiles if one.percent == sizing.percentile), None)
+    value = _percentile(row, sizing.percentile)
     if value is None:
         return "" if row.step_s is None else f", {fmt.duration(row.step_s.value)} a step"
     return f", p{sizing.percentile:g} {fmt.duration(value)}"
@@ -137,7 +141,7 @@ def _no_answer(sizing: Sizing) -> str:
     least, limit = measured[0], fmt.duration(sizing.latency_s)
     if sizing.no_answer == "latency_below_all":
         assert least.step_s is not None
-        value = next((one.value for one in least.percentiles if one.percent == sizing.percentile), None)
+        value = _percentile(least, sizing.percentile)
         percentile = "" if value is None else f", p{sizing.percentile:g} {fmt.duration(value)}"
         takes = f"{fmt.duration(least.step_s.value)} a step{percentile}"
         return f"{limit} cannot be met: batch {least.batch_size} takes {takes}."
@@ -260,21 +264,14 @@ def _joined(sizing: Sizing, feed: FeedFacts) -> str:
 def _supply(supply: Supply, feed: FeedFacts) -> str:
     who = STAGES[supply.stage]
     if supply.stage == "loader" and feed.workers:
-        who = f"Your {feed.workers} worker{'s' * (feed.workers != 1)} {'feed' if feed.workers != 1 else 'feeds'}"
+        who = f"Your {counted(feed.workers, 'worker feeds', 'workers feed')}"
     if supply.capacity is None:
         return f"The stage {supply.stage} is unknown: that run did not measure it alone."
     rate = f"{fmt.plus_minus(supply.capacity)} images/s"
     if supply.devices is None:
         return f"The stage {supply.stage} does {rate}."
-    return f"{who} {fed_devices(supply.devices)} of these devices ({rate})."
-
-
-def fed_devices(devices: Estimate) -> str:
-    """3.1 (2.9–3.3)"""
-    spread = ""
-    if devices.low is not None and devices.high is not None:
-        spread = f" ({fmt.number(devices.low, 2)}–{fmt.number(devices.high, 2)})"
-    return f"{fmt.number(devices.value, 2)}{spread}"
+    devices = fmt.with_interval(supply.devices, lambda value: fmt.number(value, 2))
+    return f"{who} {devices} of these devices ({rate})."
 
 
 def missing_lines(sizing: Sizing) -> list[str]:
@@ -287,15 +284,46 @@ def missing_lines(sizing: Sizing) -> list[str]:
     ]
 
 
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+# -- the figure ------------------------------------------------------------------------------------------
+
+
+def sizing_figures(sizing: Sizing) -> list[Figure]:
+    """The rates by batch, where there are any."""
+    rows = [row for row in sizing.batches if row.samples_per_s is not None and row.s_per_sample is not None]
+    rates = Figure(
+        "batches",
+        f"{sizing.model}, {sizing.mode}: images/s, and time per image, by batch",
+        "Measured batches with their 95 % intervals; times of an emulated device are its profile's, and have none. The "
+        "dashed line is the batch of the answer.",
+        [
+            {
+                "batch_size": row.batch_size,
+                **cells(row.samples_per_s, "images_per_s", "low_images_per_s", "high_images_per_s"),
+                "ms_per_image": None if row.s_per_sample is None else row.s_per_sample * 1e3,
+                "chosen": "yes" if row.batch_size == sizing.chosen_batch else "no",
+            }
+            for row in rows
+        ],
+        2.6,
+        partial(_draw, rows=rows, chosen=sizing.chosen_batch),
+    )
+    return [rates] if rows else []
+
+
+def _draw(drawing: Drawing, rows: Sequence[BatchFigures], chosen: int | None) -> None:
+    left, right = drawing.subplots(1, 2)
+    sizes = [row.batch_size for row in rows]
+    line(left, sizes, [row.samples_per_s for row in rows], "line0")
+    line(right, sizes, [row.s_per_sample for row in rows], "line1", "s", scale=1e3)
+    for axes, values in ((left, "images/s"), (right, "ms per image")):
+        doublings(axes, sizes)
+        name_axes(axes, "batch", values, from_zero="y")
+        if chosen in sizes:
+            axes.axvline(chosen, **LEVEL)
 
 
 class ShownSizing(Shown[SizeFacts, Sizing]):
     """Shows a sizing study."""
-
-    def about(self, facts: SizeFacts) -> str:
-        return f"{facts.model}, {facts.mode}"
 
     def interrupted(self, facts: SizeFacts) -> bool:
         return facts.stopped_by == "interrupted"

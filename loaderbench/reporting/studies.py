@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from loaderbench.analysis.studies import judge, senseless
 from loaderbench.plain import JsonObject
@@ -12,12 +11,9 @@ from loaderbench.recording.kinds import kind_of
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import Findings, StudyFacts, StudyRecord
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.console import print_result
+from loaderbench.reporting.console import Console, print_result
 from loaderbench.reporting.result import Result
 from loaderbench.reporting.shown import shown_as
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 ANSWER_WIDTH = 72
 """Letters of a study's answer that the list shows."""

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from loaderbench import plain
 from loaderbench.analysis.study import fastest, summarize, told_apart
+from loaderbench.findings.row import VERDICT
+from loaderbench.plain import JsonObject
+from loaderbench.printable import listed
 from loaderbench.recording.record import RunRecord
-from loaderbench.recording.studies import Flip, Knee, Row, Sweep
+from loaderbench.recording.studies import Flip, Knee, Row, Sweep, SweepFacts
 from loaderbench.reporting import format as fmt
+from loaderbench.reporting.console import codes_line
 from loaderbench.reporting.format import NOT_MEASURED
 from loaderbench.reporting.price import price_sentence, price_table_of
 from loaderbench.reporting.result import Column, Result, Table
 from loaderbench.reporting.result import Row as TableRow
+from loaderbench.reporting.shown import Shown
 from loaderbench.reporting.study_figures import study_figures
 
 RATE_COLUMNS = (
@@ -125,7 +131,7 @@ def _finding(name: str, rows: Sequence[Row], by_id: Mapping[str, RunRecord], lab
     winner = rows[0]
     begin = f"fastest of {len(rows)} settings is " if len(rows) > 1 else ""
     close = [labels.of(row.case) for row in rows[1:] if not told_apart(winner, row)]
-    unsure = f" (not significantly faster than {_listed(close)})" if close else ""
+    unsure = f" (not significantly faster than {listed(close)})" if close else ""
     runs = [by_id[run] for run in winner.run_ids]
     verdicts = dict.fromkeys(fmt.outcome(record) for record in runs)
     sentence = fmt.sentence(runs[-1])
@@ -136,10 +142,6 @@ def _finding(name: str, rows: Sequence[Row], by_id: Mapping[str, RunRecord], lab
     text = f"{begin}{labels.of(winner.case)}, {rate} images/s{unsure}. {sentence}"
     costs = price_sentence(runs[-1]) if len(verdicts) == 1 else ""
     return Finding(name, text, fmt.advice(advice[0]) if advice else "", costs)
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
 def gap_lines(rows: Sequence[Row]) -> list[str]:
@@ -201,3 +203,35 @@ def flip_line(flip: Flip, labels: fmt.RowLabels) -> str:
         return f"{labels.of(flip.case)}: {first} at resolution {before}, {second} at {after}"
     where = f"{fmt.resolution(flip.case)} {labels.without_workers(flip.case)}"
     return f"{where}: {first} with {before} workers, {second} with {after}"
+
+
+class ShownSweep(Shown[SweepFacts, Sweep]):
+    """Shows a sweep. In a report its runs stand with all others of their settings."""
+
+    is_paged = False
+    is_priced = True
+
+    def about(self, facts: SweepFacts) -> str:
+        return f"{facts.num_cases} cases"
+
+    def with_runs(self, facts: SweepFacts, found: Sweep, runs: Sequence[RunRecord]) -> Result:
+        title = f"{facts.num_cases} cases"
+        if not runs:
+            return Result(title, [], ["Its runs are not in this store any more."])
+        result = sweep_result(runs, found)
+        more = [("Not measured", fmt.failure_lines(runs, fmt.RowLabels(runs))), ("Caveats", _caveats(runs))]
+        return replace(result, title=title, sections=[*result.sections, *more])
+
+    def sentence(self, facts: SweepFacts, found: Sweep) -> str:
+        return f"{len(found.rows)} settings measured"
+
+    def as_json(self, facts: SweepFacts, found: Sweep) -> JsonObject:
+        return plain.to_object(found)
+
+
+def _caveats(records: Sequence[RunRecord]) -> list[str]:
+    """Those that change a verdict, each once; of the others a line of codes."""
+    grouped = fmt.grouped_caveats(records)
+    worded = [caveat for caveat in grouped if caveat.severity == VERDICT]
+    lines = [f"{one.code}: {one.text} ({one.num_runs} of {len(records)} runs)" for one in worded]
+    return [*lines, *codes_line([one.code for one in grouped if one not in worded])]

@@ -5,32 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from loaderbench.recording.record import SHARES, Estimate, KernelGap, RunRecord, ShortRun
-from loaderbench.recording.studies import Knee, Row, Sweep
+from loaderbench.cases.case import Case
+from loaderbench.recording.record import SHARES, Estimate, KernelGap, RunRecord
+from loaderbench.recording.studies import Knee, Sweep
+from loaderbench.recording.studies import Row as StudyRow
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.figures import (
-    HATCHES,
+    LEVEL,
     MARKERS,
     UNATTRIBUTED,
+    Axes,
+    Drawing,
     Figure,
     Name,
+    Row,
+    cells,
     colour,
     dots,
-    errors,
+    doublings,
     height_in,
     is_narrow,
     legend,
+    line,
+    name_axes,
     name_rows,
     narrow_height_in,
+    note,
+    panels,
+    stack,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Drawing
 
 MOST_BARS = 48
 """More runs in one figure cannot be told apart: only the fastest setting of each loader and resolution is drawn."""
@@ -43,23 +50,27 @@ FAR = 10
 """An interval's end beyond this many times the value says nothing."""
 LEAST_COUNT = 0.1
 """Gaps a step; fewer are not counted out."""
-CLASS_COLOURS = {"data_stall": "prep", "launch": "launch", "transfer_sync": "transfer"}
-"""Class of gap → the cause whose colour it gets."""
 
 
 @dataclass(frozen=True)
 class _Drawn:
     """A row of the study, with what the figures need."""
 
-    row: Row
+    row: StudyRow
     record: RunRecord
     """The record of its last repeat."""
     resolution: str
     setting: str
 
     @property
-    def name(self) -> Name:
-        return self.resolution, self.setting
+    def named(self) -> Row:
+        """The begin of its row in a figure's data."""
+        return {"resolution": self.resolution, "setting": self.setting}
+
+
+def _names(drawn: Sequence[tuple[_Drawn, object]]) -> list[Name]:
+    """The names of rows, each with what is drawn of it."""
+    return [(one.resolution, one.setting) for one, _ in drawn]
 
 
 def study_figures(records: Sequence[RunRecord], study: Sweep) -> list[Figure]:
@@ -67,7 +78,7 @@ def study_figures(records: Sequence[RunRecord], study: Sweep) -> list[Figure]:
     by_id = {record.run_id: record for record in records}
     labels = fmt.RowLabels(study.rows)
 
-    def with_names(rows: Sequence[Row]) -> list[_Drawn]:
+    def with_names(rows: Sequence[StudyRow]) -> list[_Drawn]:
         return [
             _Drawn(row, by_id[row.run_ids[-1]], resolution, labels.of(row.case))
             for resolution, group in fmt.by_resolution(rows)
@@ -87,8 +98,8 @@ def study_figures(records: Sequence[RunRecord], study: Sweep) -> list[Figure]:
     return [figure for figure in figures if figure is not None]
 
 
-def _fastest_of_each(rows: Sequence[Row]) -> list[Row]:
-    best: dict[tuple[int | None, str], Row] = {}
+def _fastest_of_each(rows: Sequence[StudyRow]) -> list[StudyRow]:
+    best: dict[tuple[int | None, str], StudyRow] = {}
     for row in rows:
         key = (row.case.subject.resolution, row.case.feed.loader)
         if key not in best or row.rate.value > best[key].rate.value:
@@ -115,83 +126,71 @@ def seconds_by_cause(record: RunRecord) -> dict[str, float] | None:
 
 
 def _by_cause(shown: Sequence[_Drawn], *, cut: bool) -> Figure | None:
-    bars: list[tuple[Name, dict[str, float], Estimate]] = []
+    bars: list[tuple[_Drawn, dict[str, float]]] = []
     for drawn in shown:
         seconds = seconds_by_cause(drawn.record)
         if seconds is not None:
             # Per sample, so that settings with different batch sizes can be compared.
             batch_size = drawn.row.case.step.batch_size
-            bars.append((drawn.name, {cause: value / batch_size for cause, value in seconds.items()}, drawn.row.rate))
+            bars.append((drawn, {cause: value / batch_size for cause, value in seconds.items()}))
     if not bars:
         return None
-    names, parts = [of for of, _, _ in bars], [seconds for _, seconds, _ in bars]
-    rates = [rate for _, _, rate in bars]
-    causes = [cause for cause in (*SHARES, UNATTRIBUTED) if any(seconds[cause] for seconds in parts)]
+    causes = [cause for cause in (*SHARES, UNATTRIBUTED) if any(seconds[cause] for _, seconds in bars)]
     return Figure(
         "causes",
         "Time of an image, by cause",
         "The fastest first: a shorter bar is faster. Its parts are what an image's time goes to; what is hidden under "
         "device work takes no time and is in no part. At its end: the rate, with its 95 % interval as a line."
         + (f" Of {MOST_BARS} and more settings the fastest of each loader and resolution." if cut else ""),
-        (
-            "resolution", "setting", *(f"{cause.replace(' ', '_')}_s" for cause in causes), "images_per_s", "low",
-            "high",
-        ),
-        [(*of, *(seconds[cause] for cause in causes), rate.value, rate.low, rate.high) for of, seconds, rate in bars],
-        height_in(names, 1.15, 0.3),
-        partial(_draw_by_cause, names=names, parts=parts, causes=causes, rates=rates),
-        narrow_height_in(names, 1.5),
-    )  # fmt: skip
+        [
+            {
+                **drawn.named,
+                **{f"{cause.replace(' ', '_')}_s": seconds[cause] for cause in causes},
+                **cells(drawn.row.rate, "images_per_s", "low", "high"),
+            }
+            for drawn, seconds in bars
+        ],
+        height_in(_names(bars), 1.15, 0.3),
+        partial(_draw_by_cause, bars=bars, causes=causes),
+        narrow_height_in(_names(bars), 1.5),
+    )
 
 
-def _draw_by_cause(
-    drawing: Drawing,
-    names: Sequence[Name],
-    parts: Sequence[Mapping[str, float]],
-    causes: Sequence[str],
-    rates: Sequence[Estimate],
-) -> None:
+def _draw_by_cause(drawing: Drawing, bars: Sequence[tuple[_Drawn, Mapping[str, float]]], causes: Sequence[str]) -> None:
     axes = drawing.subplots()
-    narrow, longest = is_narrow(drawing), max(sum(seconds.values()) for seconds in parts)
+    narrow, longest = is_narrow(drawing), max(sum(seconds.values()) for _, seconds in bars)
     scale, unit = (1e3, "ms") if longest >= 1e-3 else (1e6, "µs")
-    room, height = longest * (1.45 if narrow else 1.28), 0.56 if narrow else 0.72
-    for seconds, rate, place in zip(parts, rates, name_rows(axes, names), strict=True):
-        left = 0.0
+    room, least = longest * scale * (1.45 if narrow else 1.28), longest * scale * LABEL_FROM * (2 if narrow else 1)
+    for (drawn, seconds), place in zip(bars, name_rows(axes, _names(bars)), strict=True):
+        left, rate = 0.0, drawn.row.rate
         for cause in causes:
-            width = seconds[cause]
-            axes.barh(
-                place, width * scale, left=left * scale, height=height, color=colour(cause), edgecolor=colour("page"),
-                hatch=HATCHES[cause], linewidth=0.6,
-            )  # fmt: skip
-            if width >= (2 if narrow else 1) * LABEL_FROM * longest:
+            end = stack(axes, place, [(cause, seconds[cause] * scale)], left=left, height=0.56 if narrow else 0.72)
+            if end - left >= least:
                 axes.text(
-                    (left + width / 2) * scale, place, fmt.number(width * scale, 2), ha="center", va="center",
-                    fontsize=7.5, bbox={"facecolor": colour("page"), "edgecolor": "none", "pad": 1.2},
+                    (left + end) / 2, place, fmt.number(end - left, 2), ha="center", va="center", fontsize=7.5,
+                    bbox={"facecolor": colour("page"), "edgecolor": "none", "pad": 1.2},
                 )  # fmt: skip
-            left += width
-        end = _whisker(axes, left, rate, place, scale, room)
-        axes.annotate(
-            _rate_text(rate, narrow=narrow), (end * scale, place), (5, 0), textcoords="offset points", fontsize=7.5,
-            va="center", annotation_clip=False,
-        )  # fmt: skip
-    axes.set_xlim(0, room * scale)
+            left = end
+        end = _whisker(axes, left, rate, place, room)
+        note(axes, _rate_text(rate, narrow=narrow), (end, place), (5, 0), fontsize=7.5)
+    axes.set_xlim(0, room)
     axes.set_xlabel(f"{unit} per image")
     legend(drawing, causes)
 
 
-def _whisker(axes: Axes, total_s: float, rate: Estimate, place: float, scale: float, room_s: float) -> float:
+def _whisker(axes: Axes, total: float, rate: Estimate, place: float, room: float) -> float:
     """The rate's interval as a line about the end of its bar, cut where the drawing ends. Returns where it ends."""
     if rate.low is None or not rate.value:
-        return total_s
-    longest = room_s if rate.low <= 0 else total_s * rate.value / rate.low
-    begin, end = total_s * rate.value / rate.high if rate.high else total_s, min(longest, 0.78 * room_s)
+        return total
+    longest = room if rate.low <= 0 else total * rate.value / rate.low
+    begin, end = total * rate.value / rate.high if rate.high else total, min(longest, 0.78 * room)
     if end <= begin:
-        return total_s
+        return total
     style: dict[str, Any] = {"color": colour("ink"), "linewidth": 1.2, "solid_capstyle": "butt"}
-    axes.plot([begin * scale, end * scale], [place, place], **style)
+    axes.plot([begin, end], [place, place], **style)
     for at in (begin, end) if end == longest else (begin,):
-        axes.plot([at * scale] * 2, [place - 0.14, place + 0.14], **style)
-    return max(end, total_s)
+        axes.plot([at, at], [place - 0.14, place + 0.14], **style)
+    return max(end, total)
 
 
 def _rate_text(rate: Estimate, *, narrow: bool) -> str:
@@ -209,114 +208,106 @@ def _rate_text(rate: Estimate, *, narrow: bool) -> str:
 
 def _over_serial(shown: Sequence[_Drawn], num_steps: int) -> Figure | None:
     points = [(drawn, ratio) for drawn in shown if (ratio := drawn.row.faster_than_serial) is not None]
-    if not points:
-        return None
-    names = [drawn.name for drawn, _ in points]
-    ratios = [ratio for _, ratio in points]
-    return Figure(
+    return _ratios(
         "over-serial",
         "Times faster than serial",
         "Images/s relative to the serial loader at the same resolution; the dashed line is serial itself.",
-        ("resolution", "setting", "ratio", "low", "high", f"total_of_{num_steps}_steps_s"),
-        [(*drawn.name, ratio.value, ratio.low, ratio.high, drawn.row.total_s) for drawn, ratio in points],
-        height_in(names, 0.75, 0.26),
-        partial(_draw_ratios, names=names, ratios=ratios, label="× the serial loader's images/s, with 95 % interval"),
-        narrow_height_in(names, 0.9),
+        [
+            {**drawn.named, **cells(ratio, "ratio", "low", "high"), f"total_of_{num_steps}_steps_s": drawn.row.total_s}
+            for drawn, ratio in points
+        ],
+        points,
+        "× the serial loader's images/s, with 95 % interval",
     )
 
 
-def _draw_ratios(drawing: Drawing, names: Sequence[Name], ratios: Sequence[Estimate], label: str) -> None:
-    dots(drawing, names, ratios).set_xlabel(label)
+def _ratios(
+    name: str, title: str, caption: str, data: Sequence[Row], points: Sequence[tuple[_Drawn, Estimate]], label: str
+) -> Figure | None:
+    """A ratio for each of these rows; None where there are none."""
+    if not points:
+        return None
+    names = _names(points)
+    draw = partial(dots, names=names, estimates=[ratio for _, ratio in points], label=label)
+    return Figure(name, title, caption, data, height_in(names, 0.75, 0.26), draw, narrow_height_in(names, 0.9))
 
 
 # -- against workers -------------------------------------------------------------------------------------
-
-
-class _Point(NamedTuple):
-    """A rate with a number of workers."""
-
-    resolution: str
-    setting: str
-    workers: int
-    images_per_s: float
-    low: float | None
-    high: float | None
-    device_takes_images_per_s: float | None
-    knee: str
 
 
 def _against_workers(every: Sequence[_Drawn], labels: fmt.RowLabels, knees: Sequence[Knee]) -> Figure | None:
     """A panel for each resolution: rates over workers, their knees, and what the device could take."""
     lines: dict[Name, list[_Drawn]] = {}
     for drawn in every:
-        setting = labels.without_workers(drawn.row.case)
-        lines.setdefault((drawn.resolution, setting), []).append(drawn)
-    points = [
-        _Point(
-            resolution, setting, drawn.row.case.feed.workers, drawn.row.rate.value, drawn.row.rate.low,
-            drawn.row.rate.high, fmt.value_of(drawn.record.ingestion_rate),
-            "yes" if any(knee.case == drawn.row.case for knee in knees) else "no",
-        )
-        for (resolution, setting), group in lines.items()
-        if len({drawn.row.case.feed.workers for drawn in group}) > 1
-        for drawn in sorted(group, key=lambda drawn: drawn.row.case.feed.workers)
-    ]  # fmt: skip
-    panels = list(dict.fromkeys(point.resolution for point in points))[:MOST_PANELS]
-    if not panels:
+        lines.setdefault((drawn.resolution, labels.without_workers(drawn.row.case)), []).append(drawn)
+    lines = {
+        name: sorted(group, key=lambda one: one.row.case.feed.workers)
+        for name, group in lines.items()
+        if len({one.row.case.feed.workers for one in group}) > 1
+    }
+    panes = list(dict.fromkeys(resolution for resolution, _ in lines))[:MOST_PANELS]
+    if not panes:
         return None
+    at_knees = [knee.case for knee in knees]
     return Figure(
         "workers",
         "Images/s by number of workers",
         "The ring marks the knee, the least workers within 3 % of the best; the dashed line is the device's rate when "
         "data are always ready.",
-        _Point._fields,
-        points,
-        0.6 + 2.4 * -(-len(panels) // 3),
-        partial(_draw_against_workers, points=points, panels=panels),
-        0.9 + 2.2 * len(panels),
+        [
+            {
+                "resolution": resolution,
+                "setting": setting,
+                "workers": drawn.row.case.feed.workers,
+                **cells(drawn.row.rate, "images_per_s", "low", "high"),
+                "device_takes_images_per_s": fmt.value_of(drawn.record.ingestion_rate),
+                "knee": "yes" if drawn.row.case in at_knees else "no",
+            }
+            for (resolution, setting), group in lines.items()
+            for drawn in group
+        ],
+        0.6 + 2.4 * -(-len(panes) // 3),
+        partial(_draw_against_workers, lines=lines, panes=panes, knees=at_knees),
+        0.9 + 2.2 * len(panes),
     )
 
 
-def _draw_against_workers(drawing: Drawing, points: Sequence[_Point], panels: Sequence[str]) -> None:
-    settings = list(dict.fromkeys(point.setting for point in points))
-    num_columns = 1 if is_narrow(drawing) else min(3, len(panels))
-    grid = drawing.subplots(-(-len(panels) // num_columns), num_columns, squeeze=False)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_visible(False)
-    for axes, resolution in zip(grid.flat, panels, strict=False):
-        _draw_panel(axes, [point for point in points if point.resolution == resolution], settings)
+def _draw_against_workers(
+    drawing: Drawing, lines: Mapping[Name, Sequence[_Drawn]], panes: Sequence[str], knees: Sequence[Case]
+) -> None:
+    settings = list(dict.fromkeys(setting for _, setting in lines))
+    grid = panels(drawing, len(panes), 1 if is_narrow(drawing) else min(3, len(panes)))
+    for axes, resolution in zip(grid, panes, strict=True):
+        mine = {setting: group for (of, setting), group in lines.items() if of == resolution}
+        for number, setting in enumerate(settings):
+            if setting in mine:
+                _draw_line(axes, mine[setting], number, setting, knees)
+        _frame(axes, [drawn for group in mine.values() for drawn in group])
         axes.set_title(resolution)
-    grid.flat[0].set_ylabel("images/s")
-    drawn = [axes.get_legend_handles_labels() for axes in grid.flat]
+    grid[0].set_ylabel("images/s")
+    drawn = [axes.get_legend_handles_labels() for axes in grid]
     by_name = {text: handle for handles, texts in drawn for handle, text in zip(handles, texts, strict=True)}
     ncols = 1 if is_narrow(drawing) else 4
     drawing.legend(by_name.values(), by_name.keys(), loc="outside upper left", ncols=ncols)
 
 
-def _draw_panel(axes: Axes, points: Sequence[_Point], settings: Sequence[str]) -> None:
-    """Draw one resolution's lines; a setting has the same style in every panel."""
-    for number, setting in enumerate(settings):
-        line = [point for point in points if point.setting == setting]
-        if not line:
-            continue
-        rates = [point.images_per_s for point in line]
-        style: dict[str, Any] = {
-            "color": colour(f"line{number % 6}"), "marker": MARKERS[number % len(MARKERS)], "markersize": 4,
-        }  # fmt: skip
-        reach = errors(rates, [point.low for point in line], [point.high for point in line])
-        axes.errorbar([point.workers for point in line], rates, yerr=reach, label=setting, linewidth=1.3, **style)
-        for point in line:
-            if point.knee == "yes":
-                axes.plot(point.workers, point.images_per_s, "o", markersize=11, fillstyle="none", color=colour("ink"))
-    ceilings = [rate for point in points if (rate := point.device_takes_images_per_s) is not None]
+def _draw_line(axes: Axes, group: Sequence[_Drawn], number: int, setting: str, knees: Sequence[Case]) -> None:
+    """One setting's rates; `number`: its own, so that it looks the same in every panel."""
+    workers, rates = [one.row.case.feed.workers for one in group], [one.row.rate for one in group]
+    line(axes, workers, rates, f"line{number % 6}", MARKERS[number % len(MARKERS)], label=setting)
+    for one in group:
+        if one.row.case in knees:
+            at = one.row.case.feed.workers, one.row.rate.value
+            axes.plot(*at, "o", markersize=11, fillstyle="none", color=colour("ink"))
+
+
+def _frame(axes: Axes, drawn: Sequence[_Drawn]) -> None:
+    """The axes of one resolution, and the device's own rate."""
+    ceilings = [rate.value for one in drawn if (rate := one.record.ingestion_rate) is not None]
     if ceilings:
-        axes.axhline(float(np.mean(ceilings)), color=colour("ink"), linestyle="--", linewidth=1)
-    tried = sorted({point.workers for point in points})
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(tried, [str(number) for number in tried])
-    axes.minorticks_off()
-    most = max([*(point.images_per_s for point in points), *ceilings])
-    axes.set_ylim(0, 1.25 * most)  # an extremely wide interval is cut
+        axes.axhline(float(np.mean(ceilings)), **{**LEVEL, "color": colour("ink")})
+    doublings(axes, (one.row.case.feed.workers for one in drawn))
+    axes.set_ylim(0, 1.25 * max([*(one.row.rate.value for one in drawn), *ceilings]))  # a very wide interval is cut
     axes.set_xlabel("workers")
     axes.grid()
 
@@ -324,21 +315,8 @@ def _draw_panel(axes: Axes, points: Sequence[_Point], settings: Sequence[str]) -
 # -- bandwidth -------------------------------------------------------------------------------------------
 
 
-class _Read(NamedTuple):
-    """What a run read from its storage."""
-
-    resolution: str
-    setting: str
-    read_bytes_per_s: float
-    ceiling_bytes_per_s: float | None
-
-
 def _bandwidth(shown: Sequence[_Drawn]) -> Figure | None:
-    reads = [
-        _Read(*drawn.name, rate, drawn.row.ceiling_bytes_per_s)
-        for drawn in shown
-        if (rate := drawn.row.read_bytes_per_s) is not None
-    ]
+    reads = [(drawn, rate) for drawn in shown if (rate := drawn.row.read_bytes_per_s) is not None]
     if not reads:
         return None
     return Figure(
@@ -346,23 +324,24 @@ def _bandwidth(shown: Sequence[_Drawn]) -> Figure | None:
         "What was read, and what the storage could give",
         "A bar is the growth of the storage's counter, which includes other users of a shared disk; the vertical line "
         "is the ceiling that the probe found.",
-        _Read._fields,
-        reads,
-        height_in([read[:2] for read in reads], 0.75, 0.26),
+        [
+            {**drawn.named, "read_bytes_per_s": rate, "ceiling_bytes_per_s": drawn.row.ceiling_bytes_per_s}
+            for drawn, rate in reads
+        ],
+        height_in(_names(reads), 0.75, 0.26),
         partial(_draw_bandwidth, reads=reads),
-        narrow_height_in([read[:2] for read in reads], 0.9),
+        narrow_height_in(_names(reads), 0.9),
     )
 
 
-def _draw_bandwidth(drawing: Drawing, reads: Sequence[_Read]) -> None:
+def _draw_bandwidth(drawing: Drawing, reads: Sequence[tuple[_Drawn, float]]) -> None:
     axes = drawing.subplots()
-    for read, place in zip(reads, name_rows(axes, [read[:2] for read in reads]), strict=True):
-        axes.barh(place, read.read_bytes_per_s / 1e6, height=0.6, color=colour("storage"), hatch=HATCHES["storage"])
-        if read.ceiling_bytes_per_s is not None:
-            ceiling = [read.ceiling_bytes_per_s / 1e6] * 2
-            axes.plot(ceiling, [place - 0.42, place + 0.42], color=colour("ink"), linewidth=2)
-    axes.set_xlabel("MB/s")
-    axes.grid(axis="x")
+    for (drawn, rate), place in zip(reads, name_rows(axes, _names(reads)), strict=True):
+        stack(axes, place, [("storage", rate / 1e6)], height=0.6)
+        ceiling = drawn.row.ceiling_bytes_per_s
+        if ceiling is not None:
+            axes.plot([ceiling / 1e6] * 2, [place - 0.42, place + 0.42], color=colour("ink"), linewidth=2)
+    name_axes(axes, "MB/s")
 
 
 # -- gaps ------------------------------------------------------------------------------------------------
@@ -370,36 +349,34 @@ def _draw_bandwidth(drawing: Drawing, reads: Sequence[_Read]) -> None:
 
 def _gaps(shown: Sequence[_Drawn]) -> Figure | None:
     """Gaps between kernels: their share of the step by class, and their number by length."""
-    traced: list[tuple[Name, KernelGap]] = []
+    traced: list[tuple[_Drawn, KernelGap]] = []
     for drawn in shown:
         gap = None if drawn.record.device is None else drawn.record.device.kernel_gap
         # Another version may have used other classes and bins.
         if gap is not None and (not traced or _shape(gap) == _shape(traced[0][1])):
-            traced.append((drawn.name, gap))
+            traced.append((drawn, gap))
     if not traced:
         return None
-    names = [of for of, _ in traced]
-    classes, edges = _shape(traced[0][1])
     return Figure(
         "gaps",
         "Gaps between kernels",
         "Left: the share of a step without a kernel, by what the device waited for. Right: the number of gaps in "
         "a step, by length. From the traced steps alone.",
-        (
-            "resolution", "setting", *(f"{kind}_fraction" for kind in classes), "gaps_per_step", "p50_s", "p95_s",
-            *(f"gaps_per_step_of_{band.replace(' ', '_')}" for band in _bands(edges)),
-        ),
         [
-            (
-                *of, *(share.fraction for share in gap.by_class.values()), gap.count_per_step, gap.p50_s, gap.p95_s,
-                *_by_band(gap).values(),
-            )
-            for of, gap in traced
+            {
+                **drawn.named,
+                **{f"{kind}_fraction": share.fraction for kind, share in gap.by_class.items()},
+                "gaps_per_step": gap.count_per_step,
+                "p50_s": gap.p50_s,
+                "p95_s": gap.p95_s,
+                **{f"gaps_per_step_of_{band.replace(' ', '_')}": count for band, count in _by_band(gap).items()},
+            }
+            for drawn, gap in traced
         ],
-        height_in(names, 1.3, 0.3),
-        partial(_draw_gaps, names=names, gaps=[gap for _, gap in traced]),
-        2 * narrow_height_in(names, 0.9),
-    )  # fmt: skip
+        height_in(_names(traced), 1.3, 0.3),
+        partial(_draw_gaps, traced=traced),
+        2 * narrow_height_in(_names(traced), 0.9),
+    )
 
 
 def _shape(gap: KernelGap) -> tuple[list[str], tuple[float, ...]]:
@@ -434,36 +411,31 @@ def _by_band(gap: KernelGap) -> dict[str, float]:
     return found
 
 
-def _draw_gaps(drawing: Drawing, names: Sequence[Name], gaps: Sequence[KernelGap]) -> None:
-    narrow = is_narrow(drawing)
+def _draw_gaps(drawing: Drawing, traced: Sequence[tuple[_Drawn, KernelGap]]) -> None:
+    narrow, names = is_narrow(drawing), _names(traced)
     left, right = drawing.subplots(2, 1) if narrow else drawing.subplots(1, 2, sharey=True)
     if narrow:
         name_rows(right, names)
-    for gap, place in zip(gaps, name_rows(left, names), strict=True):
-        at = 0.0
-        for kind, share in gap.by_class.items():
-            cause = CLASS_COLOURS.get(kind, "unexplained")
-            left.barh(
-                place, share.fraction * 100, left=at, height=0.7, color=colour(cause), hatch=HATCHES[cause],
-                edgecolor=colour("page"), linewidth=0.6,
-            )  # fmt: skip
-            at += share.fraction * 100
+    for (_, gap), place in zip(traced, name_rows(left, names), strict=True):
+        stack(left, place, [(_cause(kind), share.fraction * 100) for kind, share in gap.by_class.items()])
         for number, count in enumerate(_by_band(gap).values()):
             if count > 0:
                 size = 8 + 26 * float(np.log10(1 + count))
                 right.scatter(number, place, s=size, color=colour("line0"), linewidths=0)
                 text = fmt.number(count, 2) if count >= LEAST_COUNT else f"< {LEAST_COUNT}"
-                right.annotate(text, (number, place), (6, 0), textcoords="offset points", fontsize=7, va="center")
-    classes, edges = _shape(gaps[0])
+                note(right, text, (number, place), (6, 0))
+    classes, edges = _shape(traced[0][1])
     bands = _bands(edges)
-    left.set_xlabel("% of the step in gaps")
     right.set_xticks(range(len(bands)), [band.replace(" to ", "\nto ") for band in bands], fontsize=7)
     right.set_xlim(-0.5, len(bands) - 0.3)
-    right.set_xlabel("number of gaps in a step, by their length")
-    left.grid(axis="x")
-    right.grid(axis="x")
-    causes = [CLASS_COLOURS.get(kind, "unexplained") for kind in classes]
-    legend(drawing, causes, [kind.replace("_", " ") for kind in classes])
+    name_axes(left, "% of the step in gaps")
+    name_axes(right, "number of gaps in a step, by their length")
+    legend(drawing, list(map(_cause, classes)), [kind.replace("_", " ") for kind in classes])
+
+
+def _cause(kind: str) -> str:
+    """The cause whose colour a class of gaps gets."""
+    return {"data_stall": "prep", "launch": "launch", "transfer_sync": "transfer"}.get(kind, "unexplained")
 
 
 # -- short runs ------------------------------------------------------------------------------------------
@@ -471,28 +443,26 @@ def _draw_gaps(drawing: Drawing, names: Sequence[Name], gaps: Sequence[KernelGap
 
 def _buffers(every: Sequence[_Drawn]) -> Figure | None:
     """How far a run as short as its buffer overstates a loader's rate."""
-    points: list[tuple[Name, ShortRun, Estimate]] = []
-    for drawn in every:
-        short = drawn.row.short_run
-        if short is not None and short.flatters is not None:
-            points.append((drawn.name, short, short.flatters))
-    if not points:
-        return None
-    names = [of for of, _, _ in points]
-    return Figure(
+    points = [
+        (drawn, short, short.flatters)
+        for drawn in every
+        if (short := drawn.row.short_run) is not None and short.flatters is not None
+    ]
+    return _ratios(
         "buffers",
         "How a short run flatters a loader",
         "A run that begins with a full prefetch buffer consumes what was prepared before its clock started. At 1 (the "
         "dashed line) the short run shows the steady rate.",
-        ("resolution", "setting", "iterations", "buffer_batches", "buffer_ratio", "flatters", "low", "high"),
         [
-            (*of, short.num_steps, short.buffer_batches, short.buffer_ratio, ratio.value, ratio.low, ratio.high)
-            for of, short, ratio in points
+            {
+                **drawn.named,
+                "iterations": short.num_steps,
+                "buffer_batches": short.buffer_batches,
+                "buffer_ratio": short.buffer_ratio,
+                **cells(ratio, "flatters", "low", "high"),
+            }
+            for drawn, short, ratio in points
         ],
-        height_in(names, 0.75, 0.26),
-        partial(
-            _draw_ratios, names=names, ratios=[ratio for _, _, ratio in points],
-            label="rate of the short run ÷ rate of the steady run",
-        ),
-        narrow_height_in(names, 0.9),
-    )  # fmt: skip
+        [(drawn, ratio) for drawn, _, ratio in points],
+        "rate of the short run ÷ rate of the steady run",
+    )

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from loaderbench.recording.record import SHARES, Advice, Ceiling, Removable, RunRecord, StorageFigures
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import (
     STYLES,
+    Console,
     make_console,
     plain_table,
     print_bullets,
     print_caveats,
     print_rows,
+    print_table_of,
     styled,
 )
 from loaderbench.reporting.evidence import leading_evidence
@@ -24,9 +26,6 @@ from loaderbench.reporting.price import TITLE, price_lines, price_tables
 from loaderbench.reporting.result import Column, Result, Table, names_and_values
 from loaderbench.reporting.watched import note_lines, time_lines
 from loaderbench.reporting.words import explained
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 ADVICE_LINES = 6
 """Lines of advice on a run's screen; the rest is behind `show --all`."""
@@ -55,7 +54,9 @@ def print_run(record: RunRecord, console: Console | None = None, *, whole: bool 
     any_figure = record.throughput is not None or record.step_time_s is not None
     if any_figure and not whole:
         console.print(styled(_in_a_line(record)))
-    _print_evidence(record, console, whole=whole)
+    if record.verdict is not None:
+        told = [] if record.residual is None else [explained(record.residual)]
+        print_bullets(console, "Evidence", record.verdict.evidence if whole else [*leading_evidence(record), *told])
     _print_advice(record, console, whole=whole)
     print_bullets(console, TITLE, price_lines(record, whole=whole))
     if any_figure:
@@ -88,13 +89,6 @@ def _in_a_line(record: RunRecord) -> str:
     return " · ".join(parts)
 
 
-def _print_evidence(record: RunRecord, console: Console, *, whole: bool) -> None:
-    verdict = record.verdict
-    if verdict is not None:
-        told = [] if record.residual is None else [explained(record.residual)]
-        print_bullets(console, "Evidence", verdict.evidence if whole else [*leading_evidence(record), *told])
-
-
 def _print_advice(record: RunRecord, console: Console, *, whole: bool) -> None:
     advice = () if record.verdict is None else record.verdict.advice
     every = [
@@ -118,6 +112,11 @@ def _verified(entry: Advice) -> str:
     return f", measured: {fmt.speedup(entry.measured_speedup)}{f' (error {off})' if off else ''}"
 
 
+VERIFIED_COLUMNS = (
+    Column("Advice, measured", left=True), Column("predicted"), Column("measured"), Column("error", rank=1),
+)  # fmt: skip
+
+
 def _error_of(entry: Advice) -> str:
     """`+8%`: what was predicted beyond what was measured; empty where one of them is unknown."""
     predicted, measured = fmt.value_of(entry.predicted_speedup), fmt.value_of(entry.measured_speedup)
@@ -126,29 +125,18 @@ def _error_of(entry: Advice) -> str:
 
 def _print_verification(advice: Sequence[Advice], console: Console) -> None:
     """Print predictions beside what `--verify` measured; nothing where it was not asked for."""
-    from rich.table import Table
-
     verified = [(number, entry) for number, entry in enumerate(advice, 1) if entry.verified]
     if not verified:
         return
-    console.print()
-    table = Table(box=None, pad_edge=False, title=styled("Advice, measured", "bold"), title_justify="left")
-    table.add_column("advice", overflow="fold")
-    for name in ("predicted", "measured", "error"):
-        table.add_column(name, justify="right")
+    rows = []
     for number, entry in verified:
         change = (entry.change or {}).items()
         fields = " ".join(f"{name}={fmt.clean(value)}" for name, value in change if value not in ({}, None))
-        table.add_row(
-            styled(f"{number}. {fields}"),
-            styled(fmt.speedup(entry.predicted_speedup)),
-            styled(fmt.speedup(entry.measured_speedup)),
-            styled(_error_of(entry)),
-        )
-    console.print(table)
-    for number, entry in verified:
-        if entry.not_verified:
-            console.print(styled(f"{number}. not run: {entry.not_verified}"))
+        speedups = (fmt.speedup(entry.predicted_speedup), fmt.speedup(entry.measured_speedup))
+        rows.append((f"{number}. {fields}", *speedups, _error_of(entry)))
+    not_run = [f"{number}. not run: {entry.not_verified}" for number, entry in verified if entry.not_verified]
+    console.print()
+    print_table_of(Table("Advice, measured", VERIFIED_COLUMNS, rows, " ".join(not_run)), console)
 
 
 def _first_that_fit(lines: Sequence[str], width: int) -> list[str]:
@@ -260,24 +248,16 @@ def _storage(storage: StorageFigures) -> str:
         proof,
         moved,
         "" if bandwidth is None else fmt.size(bandwidth, "/s"),
-        "" if ceiling is None else f"ceiling {_at_most(ceiling)}{_rising(storage)}",
+        "" if ceiling is None else _ceiling(ceiling),
         "" if unseen else f"resident {fmt.percent(before)} → {fmt.percent(after)}",
         storage.source or "",
     ]
     return " · ".join(part for part in parts if part)
 
 
-def _at_most(ceiling: Ceiling) -> str:
-    rate = ceiling.bytes_per_s
-    return fmt.bytes_rate(rate.value, rate.low, rate.high)
-
-
-def _rising(storage: StorageFigures) -> str:
-    ceiling = storage.ceiling
-    if ceiling is None:
-        return ""
-    readers = f" at {ceiling.readers} readers" if ceiling.readers else ""
-    return readers + (", still rising" if ceiling.still_rising else "")
+def _ceiling(found: Ceiling) -> str:
+    readers = f" at {found.readers} readers" if found.readers else ""
+    return f"ceiling {fmt.bytes_rate(found.bytes_per_s)}{readers}{', still rising' if found.still_rising else ''}"
 
 
 def _cpu(record: RunRecord) -> str:

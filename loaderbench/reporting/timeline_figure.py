@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import STEP, Run, Segment, Series
-from loaderbench.reporting.figures import HATCHES, Figure, colour, legend
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
+from loaderbench.reporting.figures import Drawing, Figure, colour, legend, spans
 
 STRIP_S = 1.5
 """Most seconds of a run that its timeline strip shows; further steps could not be told apart."""
@@ -38,28 +35,11 @@ class _Stamp(NamedTuple):
 
     lane: str
     what: str
-    step: int
+    step: int | None
     begin_ns: int
     end_ns: int
-
-
-class _Flow(NamedTuple):
-    """Growth of the storage's counter between two samples."""
-
-    begin_ms: float
-    end_ms: float
-    bytes_per_s: float
-
-
-class _Bar(NamedTuple):
-    """A row of the figure; times from the strip's begin."""
-
-    lane: str
-    what: str
-    step: int | None
-    begin_ms: float
-    end_ms: float
-    read_bytes_per_s: float | None
+    read_bytes_per_s: float | None = None
+    """Of the storage."""
 
 
 def timeline_figure(run: Run, title: str) -> Figure | None:
@@ -71,47 +51,48 @@ def timeline_figure(run: Run, title: str) -> Figure | None:
         return None
     begun_ns = min(stamp.begin_ns for stamp in stamps)
     end_ns = max(stamp.end_ns for stamp in stamps)
-    bars = [
-        _Bar(
-            stamp.lane, stamp.what, stamp.step, (stamp.begin_ns - begun_ns) / 1e6, (stamp.end_ns - begun_ns) / 1e6, None
-        )
-        for stamp in stamps
-    ]  # fmt: skip
     # A disk of this machine is everybody's: what the run's own processes read is known there.
     local = run.recording is not None and run.recording.facts.storage.kind == "local"
     flow = _storage_flow(run.series, "process_read_bytes" if local else "storage_read_bytes", begun_ns, end_ns)
-    flow = flow if any(growth.bytes_per_s for growth in flow) else []  # files in memory: nothing to draw
-    read = [_Bar(STORAGE_LANE, "read", None, *growth) for growth in flow]
+    flow = flow if any(growth.read_bytes_per_s for growth in flow) else []  # files in memory: nothing to draw
+    data = [
+        {
+            "lane": one.lane,
+            "what": one.what,
+            "step": one.step,
+            "begin_ms": (one.begin_ns - begun_ns) / 1e6,
+            "end_ms": (one.end_ns - begun_ns) / 1e6,
+            "read_bytes_per_s": one.read_bytes_per_s,
+        }
+        for one in [*stamps, *flow]
+    ]
     return Figure(
         "timeline",
         "A few steps of one run, over time",
         f"{title}. Stall: the device is idle while the loop waits for data. Compute: a step on the device, with its "
         f"gaps.{' Below: what the storage gave.' if flow else ''}",
-        _Bar._fields,
-        [*bars, *read],
+        data,
         3.1,
-        partial(_draw, bars=bars, flow=flow, length_ms=(end_ns - begun_ns) / 1e6),
+        partial(_draw, stamps=stamps, flow=flow, begun_ns=begun_ns, length_ms=(end_ns - begun_ns) / 1e6),
         3.4,
     )
 
 
-def _draw(drawing: Drawing, bars: Sequence[_Bar], flow: Sequence[_Flow], length_ms: float) -> None:
-    lanes = [lane for lane in LANES if any(bar.lane == lane for bar in bars)]
+def _draw(drawing: Drawing, stamps: Sequence[_Stamp], flow: Sequence[_Stamp], begun_ns: int, length_ms: float) -> None:
     axes, *below = drawing.subplots(1 + bool(flow), 1, sharex=True, squeeze=False, gridspec_kw=RATIOS[bool(flow)]).flat
-    for bar in bars:
-        cause = LOOKS[bar.what]
-        axes.barh(
-            lanes.index(bar.lane), bar.end_ms - bar.begin_ms, left=bar.begin_ms, height=0.8, color=colour(cause),
-            hatch=HATCHES.get(cause, ""), edgecolor=colour("page"), linewidth=0.3,
-        )  # fmt: skip
-    axes.set_yticks(range(len(lanes)), lanes)
-    axes.invert_yaxis()
+    lanes = [lane for lane in LANES if any(one.lane == lane for one in stamps)]
+
+    def ms(at_ns: int) -> float:
+        return (at_ns - begun_ns) / 1e6
+
+    spans(axes, lanes, ((lanes.index(one.lane), LOOKS[one.what], ms(one.begin_ns), ms(one.end_ns)) for one in stamps))
     axes.set_xlim(0, length_ms)
-    shown = [what for what in LOOKS if any(bar.what == what for bar in bars)]
+    shown = [what for what in LOOKS if any(one.what == what for one in stamps)]
     legend(drawing, [LOOKS[what] for what in shown], shown)
     for storage in below:
-        times = [flow[0].begin_ms, *(growth.end_ms for growth in flow)]
-        storage.stairs([growth.bytes_per_s / 1e6 for growth in flow], times, fill=True, color=colour("storage"))
+        times = [ms(flow[0].begin_ns), *(ms(one.end_ns) for one in flow)]
+        rates = [(one.read_bytes_per_s or 0.0) / 1e6 for one in flow]
+        storage.stairs(rates, times, fill=True, color=colour("storage"))
         storage.set_ylim(bottom=0)
         storage.set_ylabel("storage\nMB/s")
     (below[0] if below else axes).set_xlabel("ms")
@@ -141,7 +122,7 @@ def _strip(segment: Segment) -> list[_Stamp]:
     return [stamp for stamp in stamps if stamp.end_ns > stamp.begin_ns]
 
 
-def _storage_flow(series: Sequence[Series], counter: str, begun_ns: int, end_ns: int) -> list[_Flow]:
+def _storage_flow(series: Sequence[Series], counter: str, begun_ns: int, end_ns: int) -> list[_Stamp]:
     """Growth between those samples of the counter that overlap the strip."""
     channel = next((channel for channel in series if channel.name == counter), None)
     if channel is None:
@@ -151,5 +132,5 @@ def _storage_flow(series: Sequence[Series], counter: str, begun_ns: int, end_ns:
     flow = []
     for before, after, grown in zip(times[:-1].tolist(), times[1:].tolist(), np.diff(values).tolist(), strict=True):
         if after > begun_ns and before < end_ns and after > before:
-            flow.append(_Flow((before - begun_ns) / 1e6, (after - begun_ns) / 1e6, grown / ((after - before) / 1e9)))
+            flow.append(_Stamp(STORAGE_LANE, "read", None, before, after, grown / ((after - before) / 1e9)))
     return flow

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from loaderbench import plain
 from loaderbench.cases.case import Case, Change, FieldValue
 from loaderbench.cases.study import other_options
-from loaderbench.plain import Json, JsonObject
+from loaderbench.plain import JsonObject
+from loaderbench.printable import counted
 from loaderbench.recording.record import Estimate
 from loaderbench.recording.studies import Finalist, TuneFacts, Tuning
 from loaderbench.reporting import format as fmt
@@ -48,7 +49,7 @@ class ShownTuning(Shown[TuneFacts, Tuning]):
                 Table("Finals", FINAL_COLUMNS, rows),
             ],
             sections=[
-                ("Not tried", _not_tried(facts)),
+                ("Not tried", [f"{_counted(facts.untried)}; a larger --budget tries more"] if facts.untried else []),
                 ("Not measured", _not_measured(found, facts)),
             ],
             code=[]
@@ -64,7 +65,37 @@ class ShownTuning(Shown[TuneFacts, Tuning]):
         return "no setting was measured" if found.winner is None else flags(found.winner.feed.setting)
 
     def as_json(self, facts: TuneFacts, found: Tuning) -> JsonObject:
-        return tuning_json(facts, found)
+        """Settings by their names, without the cases."""
+        trials = [{**one.case.feed.setting, "rates": one.rates, "failure": one.failure} for one in found.trials]
+        finalists = [
+            {**one.case.feed.setting, "rate": one.rate, "run_ids": one.run_ids, "is_default": one.is_default,
+             "failure": one.failure}
+            for one in found.finalists
+        ]  # fmt: skip
+        screened = [
+            {**one.case.feed.setting, "rate": one.samples_per_s, "failure": one.failure} for one in facts.screens
+        ]
+        winner = found.winner
+        return plain.to_object(
+            {
+                "winner": winner,
+                "flags": None if winner is None else flags(winner.feed.setting),
+                "rate": found.rate,
+                "over_default": found.over_default,
+                "over_second": found.over_second,
+                "pixels": found.pixels,
+                "no_pixels": found.no_pixels,
+                "num_settings": facts.num_settings,
+                "trials": trials,
+                "finalists": finalists,
+                "screened": screened,
+                "not_tried": facts.untried,
+                "num_rungs": facts.num_rungs,
+                "budget_s": facts.budget_s,
+                "spent_s": facts.spent_s,
+                "snippet": None if winner is None else snippet(winner),
+            }
+        )
 
 
 def _figures(tuning: Tuning, facts: TuneFacts) -> list[tuple[str, str]]:
@@ -75,7 +106,7 @@ def _figures(tuning: Tuning, facts: TuneFacts) -> list[tuple[str, str]]:
     elif usual is not None and usual.case == tuning.winner:
         without = "it is the default"
     alone = f", {len(facts.screens)} by the loader alone" if facts.screens else ""
-    rungs = f"{facts.num_rungs} rung{'s' * (facts.num_rungs != 1)}"
+    rungs = counted(facts.num_rungs, "rung")
     return [
         ("images/s", fmt.plus_minus(tuning.rate)),
         ("over default", _told_apart(tuning.over_default, without)),
@@ -84,10 +115,6 @@ def _figures(tuning: Tuning, facts: TuneFacts) -> list[tuple[str, str]]:
         ("took", f"{fmt.duration(facts.spent_s)} of {fmt.duration(facts.budget_s)}"),
         *([("pixels", pixels_line(tuning))] if pixels_line(tuning) else []),
     ]
-
-
-def _not_tried(facts: TuneFacts) -> list[str]:
-    return [f"{', '.join(_counted(facts.untried))}; a larger --budget tries more"] if facts.untried else []
 
 
 def _not_measured(tuning: Tuning, facts: TuneFacts) -> list[str]:
@@ -125,7 +152,7 @@ def winner_line(tuning: Tuning, facts: TuneFacts) -> str:
     if tuning.winner is None:
         return "no finalist could be measured"
     num, of = len(tuning.trials), facts.num_settings
-    among = f"all {of} settings" if num >= of else f"the {num} setting{'s' * (num != 1)} tried, of {of}"
+    among = f"all {of} settings" if num >= of else f"the {counted(num, 'setting')} tried, of {of}"
     over = tuning.over_second
     unsure = over is None or over.low is None or over.low <= 1
     word = "The fastest" if not unsure else "Among the fastest"
@@ -136,10 +163,10 @@ def _named(finalist: Finalist) -> str:
     return "the default" if finalist.is_default else flags(finalist.case.feed.setting)
 
 
-def _counted(settings: Sequence[Change]) -> list[str]:
-    """`6 settings of dali`, for each loader, the most first."""
+def _counted(settings: Sequence[Change]) -> str:
+    """`6 settings of dali, 1 setting of serial`, the most first."""
     names = Counter(str(one.get("loader")) for one in settings).most_common()
-    return [f"{number} setting{'s' * (number != 1)} of {fmt.clean(name)}" for name, number in names]
+    return ", ".join(f"{counted(number, 'setting')} of {fmt.clean(name)}" for name, number in names)
 
 
 def _told_apart(ratio: Estimate | None, otherwise: str) -> str:
@@ -147,48 +174,3 @@ def _told_apart(ratio: Estimate | None, otherwise: str) -> str:
         return otherwise
     within = ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high
     return fmt.speedup(ratio) + (": no significant difference" if within else "")
-
-
-def tuning_json(facts: TuneFacts, tuning: Tuning) -> JsonObject:
-    """What `tune --json` gives: settings by their names, without the cases."""
-
-    def setting_of(found: Json) -> JsonObject:
-        assert isinstance(found, dict)
-        return found
-
-    trials: list[Json] = [
-        {**setting_of(plain.to_json(one.case.feed.setting)), "rates": list(one.rates), "failure": one.failure}
-        for one in tuning.trials
-    ]
-    finalists: list[Json] = [
-        {
-            **setting_of(plain.to_json(one.case.feed.setting)),
-            "rate": plain.to_json(one.rate),
-            "run_ids": list(one.run_ids),
-            "is_default": one.is_default,
-            "failure": one.failure,
-        }
-        for one in tuning.finalists
-    ]
-    winner = tuning.winner
-    return {
-        "winner": plain.to_json(winner),
-        "flags": None if winner is None else flags(winner.feed.setting),
-        "rate": plain.to_json(tuning.rate),
-        "over_default": plain.to_json(tuning.over_default),
-        "over_second": plain.to_json(tuning.over_second),
-        "pixels": plain.to_json(tuning.pixels),
-        "no_pixels": tuning.no_pixels,
-        "num_settings": facts.num_settings,
-        "trials": trials,
-        "finalists": finalists,
-        "screened": [
-            {**setting_of(plain.to_json(one.case.feed.setting)), "rate": one.samples_per_s, "failure": one.failure}
-            for one in facts.screens
-        ],
-        "not_tried": [setting_of(plain.to_json(one)) for one in facts.untried],
-        "num_rungs": facts.num_rungs,
-        "budget_s": facts.budget_s,
-        "spent_s": facts.spent_s,
-        "snippet": None if winner is None else snippet(winner),
-    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loaderbench.cases.case import loader_arguments
+from loaderbench.printable import counted
 from loaderbench.recording.facts import WatchedApplied, WatchedFacts, WatchedLoader, WatchedSeconds
 from loaderbench.recording.record import DoseFigures, RunRecord
 from loaderbench.reporting import format as fmt
@@ -87,7 +88,7 @@ def time_lines(seen: WatchedFacts) -> list[str]:
     in_steps = sum(one.seconds.wait + one.seconds.step for one in as_it_was_and_is)
     change = sum(one.seconds.opening + one.seconds.first for one in as_it_was_and_is)
     num = sum(one.num_iterators for one in as_it_was_and_is)
-    epochs = f"{num} epoch{'s' * (num != 1)}"
+    epochs = counted(num, "epoch")
     parts = [
         (in_steps, _steps(name, main, changed)),
         (change, f"until the first batch of each of {epochs}: {fmt.duration(change / max(1, num))} each"),
@@ -140,7 +141,7 @@ def cost_lines(seen: WatchedFacts) -> list[str]:
     if cost.delays_s:
         parts.append(f"{fmt.duration(cost.delays_s)} of delays")
     if cost.num_writes:
-        times = f"{cost.num_writes} time{'s' * (cost.num_writes != 1)}"
+        times = counted(cost.num_writes, "time")
         parts.append(f"{fmt.duration(cost.writes_cpu_s)} of saving it {times}")
     if cost.line_s:
         parts.append(f"{fmt.duration(cost.line_s)} of the status line")

@@ -14,6 +14,7 @@ from loaderbench.cases.options import flag_of
 from loaderbench.findings.figures import between
 from loaderbench.findings.table import words
 from loaderbench.plain import Json
+from loaderbench.printable import counted
 from loaderbench.recording.caveats import Reason
 from loaderbench.recording.record import (
     STAGES,
@@ -217,7 +218,7 @@ BY_WHOM: Mapping[ContentionBy, Callable[[RunRecord], tuple[str, str]]] = {
 
 def _processors(record: RunRecord) -> str:
     cpus = record.contention.cpus if record.contention else 0
-    return f"{cpus} CPU{'s' * (cpus != 1)}"
+    return counted(cpus, "CPU")
 
 
 def in_brief(verdict: Verdict) -> str:
@@ -376,7 +377,7 @@ def _of_ceiling(ceiling: Ceiling) -> str:
         bound = "; more readers than this run uses add little: bandwidth-bound"
     elif ceiling.bound_by == "latency":
         bound = f"; doubling the readers gives {ceiling.growth_per_doubling or 0:.1f}× the rate: latency-bound"
-    to = f"{readers} reader{'s' * (readers != 1)}"
+    to = counted(readers, "reader")
     return f"the storage delivers {found.value / 1e6:,.1f} MB/s{wide} to {to}{rising}{bound}"
 
 

@@ -30,6 +30,7 @@ import numpy as np
 
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
+from loaderbench.printable import counted
 from loaderbench.recording.caveats import Reason
 from loaderbench.recording.progress import Message, Phase, Report, SegmentDone, SoFar
 from loaderbench.recording.record import Cause, Verdict
@@ -114,7 +115,7 @@ def by_signs(signs: Signs, device_s: float | None, *, reads_files: bool = True, 
     `reads_files`: the loader does; else nothing is its storage's. `by_processors`: its workers prepare them there; else
     an idle one tells nothing."""
     part = signs.waited_s / signs.seconds
-    steps = f"{signs.num_steps} step{'s' * (signs.num_steps != 1)}"
+    steps = counted(signs.num_steps, "step")
     seen = f"waits for batches {part:.0%} of {signs.seconds:.1f} s, {steps}"
     if not signs.num_steps:
         read = "" if signs.asked_bytes is None else f", {signs.asked_bytes / 1e6:.2g} MB read"

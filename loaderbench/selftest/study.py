@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from loaderbench import plugins
-from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.selftest import alike_outcome, is_confidently_wrong, is_right, outcome_of, score
 from loaderbench.cases.case import PRECISIONS, Case, Effort, Feed, Mode, Precision, Step, Subject
 from loaderbench.cases.study import check_choice
@@ -22,7 +21,6 @@ from loaderbench.devices.select import parse_device
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images.manifest import resolve_dataset
 from loaderbench.machine import usable_cpus
-from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store, StudyFolder
 from loaderbench.recording.studies import (
@@ -38,6 +36,7 @@ from loaderbench.selftest import disturbers, slow_fuse, throttled_loop
 from loaderbench.selftest.bench import BedMissing, Bench
 from loaderbench.selftest.jobs import ALIKE, AlikeRequest
 from loaderbench.selftest.scenarios import Combination, Scenario, combinations, scenarios
+from loaderbench.studies.kept import record_in
 from loaderbench.studies.measure import measure_in, quiet
 from loaderbench.temporary import temporary_folder
 
@@ -150,16 +149,7 @@ class SelfTestStudy:
 
     def study(self) -> StudyRecord:
         """The study as it is stored."""
-        return StudyRecord(
-            schema=SCHEMA,
-            rules_version=RULES_VERSION,
-            study_id=self._folder.study_id,
-            kind="selftest",
-            started_at=self._folder.started_at,
-            facts=self._facts,
-            findings=self.findings(),
-            own_runs=tuple(self._records),
-        )
+        return record_in(self._folder, self._facts, self.findings(), own_runs=tuple(self._records))
 
     def _template(self) -> Case:
         dataset, name = resolve_dataset(None, RESOLUTION)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from loaderbench.analysis.capacity import curve_of, point_of
 from loaderbench.errors import CaseFailed, ConfigError, LoaderbenchError
+from loaderbench.printable import counted
 from loaderbench.recording.capacity import CapacityFacts, Look
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.progress import Message, Phase
@@ -40,8 +41,10 @@ PROBE_PART, LEAST_PROBE_S, MOST_PROBE_S = 0.4, 2.0, 6.0
 class CapacityStudy(KeptStudy):
     """One search. What was measured is kept and stored, however `run` ends."""
 
+    keeps_empty = False
+
     def __init__(self, plan: CapacityPlan, store: Store) -> None:
-        super().__init__("capacity", store.new_study("capacity", [plan.facts.case.subject.dataset_name]))
+        super().__init__(store.new_study("capacity", [plan.facts.case.subject.dataset_name]))
         self._seconds, self._facts = plan.seconds, plan.facts
         self._case = plan.facts.case
         self._num_open = 0
@@ -55,6 +58,10 @@ class CapacityStudy(KeptStudy):
     @property
     def begun(self) -> bool:
         return bool(self._facts.looks)
+
+    @property
+    def kept(self) -> str:
+        return f"{self.num_looks} measurements finished and are kept"
 
     @property
     def num_looks(self) -> int:
@@ -138,7 +145,7 @@ class CapacityStudy(KeptStudy):
         """Run so many ranks once, keep it and store it."""
         self._open(crew, ranks, say, said)
         again = sum(look.ranks == ranks for look in self._facts.looks)
-        said[0] = f"{ranks} rank{'s' * (ranks != 1)}{', again' if again else ''}"
+        said[0] = f"{counted(ranks, 'rank')}{', again' if again else ''}"
         say(said[0], False)
         resident, counters = self._survey(crew, before=True)
         begun = time.perf_counter()

@@ -8,14 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from loaderbench.analysis.comparison import compare
-from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.cases.options import COMPARE_ROUNDS, RESULTS
 from loaderbench.cases.study import read_options
-from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import CompareFacts, Comparison, SideName, StudyRecord
 from loaderbench.studies.compare_plan import ONE_OF_EACH, ComparisonPlan, plan_data_sets
+from loaderbench.studies.kept import record_in
 from loaderbench.studies.measure import OnMessage, measure_case, unwatched
 from loaderbench.studies.request import Folder, Say, no_note, no_progress
 
@@ -85,13 +84,5 @@ class ComparisonStudy:
 
     def study(self) -> StudyRecord:
         """The study as it is stored, with the leading runs beside it."""
-        return StudyRecord(
-            schema=SCHEMA,
-            rules_version=RULES_VERSION,
-            study_id=self.study_id,
-            kind="compare",
-            started_at=self._folder.started_at,
-            facts=self.facts,
-            findings=replace(self.findings(), a=None, b=None),
-            runs=tuple(record.run_id for record in self.records),
-        )
+        findings = replace(self.findings(), a=None, b=None)
+        return record_in(self._folder, self.facts, findings, [record.run_id for record in self.records])

@@ -437,7 +437,7 @@ class ForecastStudy(KeptStudy):
     def __init__(self, plan: ForecastPlan, store: Store) -> None:
         self._plan = plan
         source = plan.facts.source
-        super().__init__("forecast", store.new_study("forecast", [source.model, f"{plan.facts.asked.epochs}-epochs"]))
+        super().__init__(store.new_study("forecast", [source.model, f"{plan.facts.asked.epochs}-epochs"]))
         self._facts = plan.facts
 
     def facts(self) -> ForecastFacts:
@@ -445,11 +445,11 @@ class ForecastStudy(KeptStudy):
         return self._facts
 
     @property
-    def unfinished(self) -> str:
-        """What an interruption left out, as the end of a sentence."""
+    def kept(self) -> str:
+        """What an interruption left out too."""
         if self._facts.check is None and self._plan.checkpoint_to is not None:
-            return "checkpoints were not timed"
-        return "the check did not finish"
+            return "the forecast is kept; checkpoints were not timed"
+        return "the forecast is kept; the check did not finish"
 
     @property
     def failed(self) -> bool:

@@ -73,7 +73,7 @@ class MemoryStudy(KeptStudy):
 
     def __init__(self, plan: MemoryPlan, store: Store) -> None:
         self._plan, self._step = plan, plan.step
-        super().__init__("model_memory", store.new_study("model_memory", [plan.step.model, plan.step.mode]))
+        super().__init__(store.new_study("model_memory", [plan.step.model, plan.step.mode]))
         self._environment = environment()
         self._device: DeviceFacts | None = None
         self.batches: list[BatchMemoryFacts] = []
@@ -145,6 +145,16 @@ class MemoryStudy(KeptStudy):
     @property
     def begun(self) -> bool:
         return bool(self.batches)
+
+    @property
+    def kept(self) -> str:
+        done = sum(one.status not in ("interrupted", "skipped") for one in self.batches)
+        return f"{done} of {len(self._plan.batch_sizes)} batch sizes were measured and are kept"
+
+    @property
+    def failed(self) -> bool:
+        """Whether a batch failed, or could not be predicted."""
+        return any(one.status == "failed" or one.trace is None for one in self.batches)
 
     def facts(self) -> ModelMemoryFacts:
         """What is known so far."""

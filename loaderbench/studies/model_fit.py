@@ -16,7 +16,7 @@ from loaderbench.analysis.memory import MOST_BATCH, MemoryLine, line_through
 from loaderbench.analysis.model_memory import fit_of, outcome_of
 from loaderbench.errors import BatchTooSmall, ConfigError, OutOfMemory
 from loaderbench.machine import environment, oom_kills
-from loaderbench.printable import memory_sizes
+from loaderbench.printable import counted, memory_sizes
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_memory import CapHow, MemoryTrace, ModelFit, ModelFitFacts, TrialFacts
 from loaderbench.recording.store import LOG_FILE, Store
@@ -49,7 +49,7 @@ class FitStudy(KeptStudy):
         begun = self._continued(store, plan) if resume else None
         self._is_new = begun is None
         if begun is None:
-            super().__init__("model_fit", store.new_study("model_fit", [plan.step.model, plan.step.mode]))
+            super().__init__(store.new_study("model_fit", [plan.step.model, plan.step.mode]))
             self._facts = ModelFitFacts(
                 step=plan.step,
                 seed=plan.seed,
@@ -67,7 +67,7 @@ class FitStudy(KeptStudy):
                 interrupted=True,
             )
         else:
-            super().__init__("model_fit", store.open_study(begun))
+            super().__init__(store.open_study(begun))
             facts = begun.facts
             assert isinstance(facts, ModelFitFacts)
             self._facts = facts
@@ -89,6 +89,16 @@ class FitStudy(KeptStudy):
         """Those that were done."""
         return self._facts.trials
 
+    @property
+    def kept(self) -> str:
+        return f"{counted(len(self.trials), 'trial is', 'trials are')} kept; --resume continues"
+
+    @property
+    def failed(self) -> bool:
+        """Whether no batch fits, or the largest one was not confirmed."""
+        found = self.findings()
+        return not found.largest_batch or not (found.confirmed or found.not_measured)
+
     def run(self, say: Say) -> None:
         """Predict, then try.
 
@@ -103,8 +113,7 @@ class FitStudy(KeptStudy):
         if self._asked_to_resume and self._is_new:
             say("no interrupted fit with these options is stored: starting a new one", True)
         if not self._is_new:
-            number = len(self.trials)
-            taken = "1 trial is" if number == 1 else f"{number} trials are"
+            taken = counted(len(self.trials), "trial is", "trials are")
             say(f"{taken} reused from {self._folder.study_id}", True)
         if self._is_new:  # from its first moment on, so that no `--resume` begins another one beside it
             self._holding.enter_context(self._folder.held())

@@ -25,7 +25,7 @@ class IoStudy(KeptStudy):
 
     def __init__(self, plan: IoPlan, store: Store) -> None:
         self._plan = plan
-        super().__init__("model_io", store.new_study("model_io", [plan.step.model, plan.step.device]))
+        super().__init__(store.new_study("model_io", [plan.step.model, plan.step.device]))
         assert plan.step.input_size is not None
         self._facts = IoFacts(
             model=plan.step.model,
@@ -48,9 +48,8 @@ class IoStudy(KeptStudy):
         return bool(self._facts.batches)
 
     @property
-    def num_done(self) -> int:
-        """Batches with their times."""
-        return len(self._facts.batches)
+    def kept(self) -> str:
+        return f"{len(self._facts.batches)} batch sizes finished and are kept"
 
     @property
     def failed(self) -> bool:

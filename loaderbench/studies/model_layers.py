@@ -24,13 +24,17 @@ class LayersStudy(KeptStudy):
     def __init__(self, planned: LayersPlan, store: Store) -> None:
         self._plan, self._request = planned, planned.request
         step = planned.request.step
-        super().__init__("model_layers", store.new_study("model_layers", [step.model, step.mode]))
+        super().__init__(store.new_study("model_layers", [step.model, step.mode]))
         self._facts = LayersFacts(step, planned.request.seed, environment(), planned.request.case)
 
     @property
     def measured(self) -> bool:
         """Whether there are any rows."""
         return self._facts.times is not None
+
+    @property
+    def kept(self) -> str:
+        return "the layers' times in the step are kept" if self.measured else "no block was finished"
 
     @property
     def failed(self) -> bool:

@@ -14,7 +14,7 @@ from loaderbench.errors import BatchTooSmall, ConfigError, DoesNotFit
 from loaderbench.machine import environment
 from loaderbench.offloading.plan import plan_for
 from loaderbench.offloading.search import EVERYTHING, Candidate, Choice, Search, candidate, candidates
-from loaderbench.printable import memory_sizes
+from loaderbench.printable import counted, memory_sizes
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.offload_study import OffloadFacts, OffloadSetting, ResultCheck, SettingFacts
@@ -47,7 +47,7 @@ class OffloadStudy(KeptStudy):
 
     def __init__(self, plan: OffloadPlan, store: Store) -> None:
         self._plan = plan
-        super().__init__("model_offload", store.new_study("model_offload", [plan.step.model, plan.step.mode]))
+        super().__init__(store.new_study("model_offload", [plan.step.model, plan.step.mode]))
         self._facts = OffloadFacts(
             step=plan.step,
             seed=plan.seed,
@@ -90,6 +90,10 @@ class OffloadStudy(KeptStudy):
     def num_timed(self) -> int:
         """Settings with a time."""
         return sum(bool(one.turns) or one.replay is not None for one in self.facts().settings)
+
+    @property
+    def kept(self) -> str:
+        return f"{counted(self.num_timed, 'setting was timed and is', 'settings were timed and are')} kept"
 
     @property
     def failed(self) -> bool:

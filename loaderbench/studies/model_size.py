@@ -18,6 +18,7 @@ from loaderbench.devices.base import KnownTimes
 from loaderbench.errors import BatchTooSmall, ConfigError, OutOfMemory
 from loaderbench.findings.table import words
 from loaderbench.machine import available_memory_bytes, environment
+from loaderbench.printable import counted
 from loaderbench.recording.facts import DeviceFacts, Failure, MemoryFacts, Status, WorkloadFacts
 from loaderbench.recording.model_size import (
     BatchFacts,
@@ -51,7 +52,7 @@ class SizeStudy(KeptStudy):
 
     def __init__(self, plan: SizePlan, store: Store) -> None:
         self._plan = plan
-        super().__init__("model_size", store.new_study("model_size", [plan.step.model, plan.step.mode]))
+        super().__init__(store.new_study("model_size", [plan.step.model, plan.step.mode]))
         self._environment = environment()
         self._device: DeviceFacts | None = None
         self._workload: WorkloadFacts | None = None
@@ -281,6 +282,11 @@ class SizeStudy(KeptStudy):
     @property
     def begun(self) -> bool:
         return bool(self.batches)
+
+    @property
+    def kept(self) -> str:
+        num_done = sum(bool(batch.rounds) for batch in self.batches)
+        return f"{counted(num_done, 'batch size was measured and is', 'batch sizes were measured and are')} kept"
 
     def facts(self) -> SizeFacts:
         """What was measured so far."""

@@ -48,9 +48,11 @@ MOST_MENDED = 3
 class SplitStudy(KeptStudy):
     """One split. What was measured is kept and stored, however `run` ends."""
 
+    keeps_empty = False
+
     def __init__(self, plan: SplitPlan, store: Store) -> None:
         self._plan = plan
-        super().__init__("model_split", store.new_study("model_split", [plan.model, str(plan.batch_size)]))
+        super().__init__(store.new_study("model_split", [plan.model, str(plan.batch_size)]))
         self._facts = SplitFacts(
             model=plan.model,
             precision=plan.precision,
@@ -79,9 +81,9 @@ class SplitStudy(KeptStudy):
         return self._profile is not None
 
     @property
-    def num_turns(self) -> int:
-        """Turns that were finished."""
-        return max(len(self._split), len(self._alone))
+    def kept(self) -> str:
+        num_turns = max(len(self._split), len(self._alone))
+        return f"{self.num_measured} times and {num_turns} turns were measured and are kept"
 
     @property
     def num_measured(self) -> int:

@@ -34,7 +34,7 @@ class PrecisionStudy(KeptStudy):
 
     def __init__(self, plan: PrecisionPlan, store: Store) -> None:
         self._plan, self._steps = plan, plan.steps
-        super().__init__("precision", store.new_study("precision", [plan.steps[0].model, plan.steps[0].mode]))
+        super().__init__(store.new_study("precision", [plan.steps[0].model, plan.steps[0].mode]))
         self._environment = environment()
         self._device: DeviceFacts | None = None
         self._repeat: NumberFacts | None = None
@@ -106,6 +106,17 @@ class PrecisionStudy(KeptStudy):
     @property
     def begun(self) -> bool:
         return bool(self.modes)
+
+    @property
+    def kept(self) -> str:
+        num_done = sum(mode.status != "interrupted" for mode in self.modes)
+        return f"{num_done} of {len(self._steps)} precisions finished and are kept"
+
+    @property
+    def failed(self) -> bool:
+        """Whether a mode failed, or none could be run."""
+        statuses = [one.status for one in self.modes]
+        return "failed" in statuses or all(status == "skipped" for status in statuses)
 
     def facts(self) -> PrecisionFacts:
         """What was measured so far."""

@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 
 from loaderbench import plain
 from loaderbench.analysis.ranks import ranks_of
-from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.devices.select import of_local_rank
 from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.machine import environment
-from loaderbench.recording.facts import SCHEMA, SPAN, STEP, RankRecording, Run, Segment
+from loaderbench.recording.facts import SPAN, STEP, RankRecording, Run, Segment
 from loaderbench.recording.ranks import RankedCase, RankEnd, RankRun, Ranks, RanksFacts, RankWindow
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store, StudyFolder
 from loaderbench.recording.studies import StudyRecord
 from loaderbench.running.meeting import Meeting, RankGone
 from loaderbench.running.peers import PeerGone
+from loaderbench.studies.kept import record_in
 from loaderbench.studies.measure import OnMessage, finished_records, measure_case
 
 PREP_STAGES = ("decode_ns", "augment_ns", "collate_ns")
@@ -159,16 +159,7 @@ def records_of(store: Store, parts: Sequence[RankRun]) -> Mapping[str, RunRecord
 
 def study_of(folder: StudyFolder, facts: RanksFacts, records: Mapping[str, RunRecord]) -> StudyRecord:
     """The study of a launch, as it is stored. `records`: of the ranks' runs, as far as this store has them."""
-    return StudyRecord(
-        schema=SCHEMA,
-        rules_version=RULES_VERSION,
-        study_id=folder.study_id,
-        kind="ranks",
-        started_at=folder.started_at,
-        facts=facts,
-        findings=ranks_of(facts, records),
-        runs=tuple(records),
-    )
+    return record_in(folder, facts, ranks_of(facts, records), tuple(records))
 
 
 def part_of(run: Run) -> RankRun:

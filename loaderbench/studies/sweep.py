@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from loaderbench import plugins
-from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.study import summarize
 from loaderbench.cases.case import Case
 from loaderbench.cases.options import RESULTS, Price
 from loaderbench.cases.study import read_options
 from loaderbench.errors import ConfigError
-from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import StudyRecord, Sweep, SweepFacts
 from loaderbench.reporting.price import with_price
 from loaderbench.running.process import Ahead
+from loaderbench.studies.kept import record_in
 from loaderbench.studies.measure import OnMessage, finished_records, measure_case, unwatched
 from loaderbench.studies.refusals import planned
 from loaderbench.studies.request import (
@@ -202,15 +201,7 @@ class SweepStudy:
         """Store the study's findings. Raises CaseFailed where they cannot be written."""
         records = self.records
         folder = self.store.new_study("sweep", list(dict.fromkeys(record.case.feed.loader for record in records)))
-        study = StudyRecord(
-            schema=SCHEMA,
-            rules_version=RULES_VERSION,
-            study_id=folder.study_id,
-            kind="sweep",
-            started_at=min(record.started_at for record in records),
-            facts=self.facts,
-            findings=summarize(records),
-            runs=tuple(record.run_id for record in records),
-        )
+        study = record_in(folder, self.facts, summarize(records), [record.run_id for record in records])
+        study = replace(study, started_at=min(record.started_at for record in records))
         folder.write(study)
         return study

@@ -22,7 +22,6 @@ from typing import Any
 
 from loaderbench import plugins
 from loaderbench.analysis.comparison import rate_of_runs, rates
-from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.tuning import tuned
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import SCALED, Case
@@ -30,12 +29,13 @@ from loaderbench.cases.options import RESULTS, TUNE_BUDGET_S
 from loaderbench.cases.study import read_options
 from loaderbench.errors import CaseFailed
 from loaderbench.findings.table import words
-from loaderbench.recording.facts import SCHEMA, ScaleProbe
+from loaderbench.recording.facts import ScaleProbe
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store, StudyFolder
 from loaderbench.recording.studies import Final, StudyRecord, TuneFacts, TuneScreen, TuneTrial, Tuning
 from loaderbench.running.jobs.table import COMPARE_SCALES, SCREEN, ScalesRequest, ScreenRequest
 from loaderbench.running.supervisor import JobFailed, KeptChild
+from loaderbench.studies.kept import record_in
 from loaderbench.studies.likely import fair_order, likely, ranked, representatives
 from loaderbench.studies.measure import measure_case, measure_in, quiet
 from loaderbench.studies.request import (
@@ -176,17 +176,9 @@ class Tune:
         facts = self.facts()
         finals = [record for records in self._records.values() for record in records]
         own = [run.record for run in self._folder.runs.runs() if run.record is not None]
-        return StudyRecord(
-            schema=SCHEMA,
-            rules_version=RULES_VERSION,
-            study_id=self._folder.study_id,
-            kind="tune",
-            started_at=self._folder.started_at,
-            facts=facts,
-            findings=tuned(facts, {record.run_id: record for record in (*finals, *own)}),
-            runs=tuple(record.run_id for record in finals),
-            own_runs=tuple(record.run_id for record in own),
-        )
+        findings = tuned(facts, {record.run_id: record for record in (*finals, *own)})
+        runs, own_runs = ([record.run_id for record in records] for records in (finals, own))
+        return record_in(self._folder, facts, findings, runs, own_runs)
 
     def best_so_far(self) -> tuple[Case, float, str] | None:
         """(the fastest setting so far, samples/s, by what it was measured): by the finals once each finalist had a run,

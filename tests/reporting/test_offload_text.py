@@ -15,7 +15,7 @@ from loaderbench.recording.offload_study import OffloadSetting
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import StudyRecord
 from loaderbench.reporting.figures import svg
-from loaderbench.reporting.offload_figure import offload_figures
+from loaderbench.reporting.offload import offload_figures
 from loaderbench.reporting.report import read_report
 
 

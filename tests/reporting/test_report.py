@@ -551,8 +551,8 @@ def test_a_spreadsheet_takes_no_text_for_a_formula_and_numbers_stay() -> None:
     rows = list(csv.DictReader(io.StringIO(csv_text(records), newline="")))
     assert [row["dataset_name"] for row in rows] == [f"'{text}" for text in formulas]
     assert float(rows[0]["throughput_samples_per_s"]) == value_of(records[0].throughput)
-    rows_of_figure = [("=1+1", -2.5), (None, "plain - text")]
-    figure = Figure("figure", "title", "caption", ("=a", "b"), rows_of_figure, 1.0, lambda drawing: None)
+    rows_of_figure: list[dict[str, str | float | None]] = [{"=a": "=1+1", "b": -2.5}, {"=a": None, "b": "plain - text"}]
+    figure = Figure("figure", "title", "caption", rows_of_figure, 1.0, lambda drawing: None)
     text = base64.b64decode(csv_url(figure).partition(",")[2]).decode()
     assert list(csv.reader(io.StringIO(text))) == [["'=a", "b"], ["'=1+1", "-2.5"], ["", "plain - text"]]
 
