@@ -14,7 +14,7 @@ import numpy as np
 from loaderbench.analysis import storage
 from loaderbench.pipeline.edits import Edited, Removed, without
 from loaderbench.pipeline.fit import Fitted, met, usual_s
-from loaderbench.pipeline.stages import Stages
+from loaderbench.pipeline.stages import Stages, Times
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,11 @@ class Change:
     cpu: float = 1.0
     """The same of the CPU seconds of a batch."""
     issue: float = 1.0
+    issue_s: float | None = None
+    """Seconds in which the host issues a step."""
     copy: float = 1.0
+    copy_s: float | None = None
+    """Seconds of copying a batch."""
     device: float = 1.0
     device_s: float | None = None
     """Seconds of computing a step."""
@@ -46,23 +50,31 @@ class Change:
 
 
 def changed(fitted: Fitted, change: Change) -> Edited:
-    """The pipeline after a change."""
-    found = without(fitted, change.without)
+    """The pipeline after a change. What is taken out stays out, whatever it would be instead."""
+    gone, found = change.without, without(fitted, change.without)
     one, stages = found.stages.batches, found.stages
+
+    def of_step(name: str, cause: Removed, factor: float, seconds: float | None) -> Times | float:
+        return getattr(one, name) * factor if seconds is None or cause in gone else seconds
+
     found = found.with_(
-        prep=one.prep * change.prep, cpu=one.cpu * change.cpu, issue=one.issue * change.issue,
-        copy=one.copy * change.copy, device=one.device * change.device if change.device_s is None else change.device_s,
+        prep=one.prep * change.prep, cpu=one.cpu * change.cpu,
+        issue=of_step("issue", "launch", change.issue, change.issue_s),
+        copy=of_step("copy", "transfer", change.copy, change.copy_s),
+        device=of_step("device", "compute", change.device, change.device_s),
         read=one.read * change.reading, tail=one.tail * change.reading, shared_s=stages.shared_s * change.reading,
     )  # fmt: skip
     if change.workers is not None or change.depth is not None or change.rate is not None:
         found = _in_line(fitted, found)
-    if change.rate is not None:
+    if change.rate is not None and "storage" not in gone:
         found = found.with_(shared_s=1.0 / change.rate)
     found = replace(found, stages=_crew(found.stages, change))
     return replace(found, guessed=change.guessed)
 
 
 def _crew(stages: Stages, change: Change) -> Stages:
+    if change.workers is None and change.prefetch is None and change.depth is None and change.in_turn is None:
+        return stages
     workers = stages.workers if change.workers is None else change.workers
     ahead = change.depth
     if ahead is None:
@@ -76,15 +88,20 @@ def _in_line(fitted: Fitted, found: Edited) -> Edited:
     real = fitted.real
     if real.opaque:
         return found
-    usual = usual_s(real)
-    alone = usual * _longer(fitted, met(real, real.measured_s), 1.0)
-    part = max(0.0, alone - real.shared_s) / max(usual, 1e-12)
+    part = own_read_s(fitted) / max(usual_s(real), 1e-12)
 
     def served(stages: Stages) -> Stages:
         one = stages.batches
         return replace(stages.with_(read=(one.read - one.tail) * part + one.tail), in_line=True)
 
     return replace(found, stages=served(found.stages), against=served(real))
+
+
+def own_read_s(fitted: Fitted) -> float:
+    """Seconds of reading a batch with no other reader beside it, less what the storage works for it."""
+    real = fitted.real
+    alone = usual_s(real) * _longer(fitted, met(real, real.measured_s), 1.0)
+    return max(0.0, alone - real.shared_s)
 
 
 def _longer(fitted: Fitted, before: float, then: float) -> float:

@@ -16,13 +16,17 @@ from loaderbench.analysis.statistics import t_quantile
 from loaderbench.cases.arms import Arm
 from loaderbench.pipeline.edits import Edited, Removed, without
 from loaderbench.pipeline.fit import Fitted
-from loaderbench.pipeline.replay import Order, orders, step_s
+from loaderbench.pipeline.replay import Order, in_step_s, of_ranks, orders, step_s
 from loaderbench.pipeline.stages import Stages, Times
 from loaderbench.recording.record import Estimate
 
 DRAWS = 60
 METHOD = "replay of the run's batches; blocks and windows drawn anew, Student's t, 95 %"
 NORMAL = 1.96
+RANKS_STREAM = 9
+"""Of the random numbers that say where each rank begins."""
+COLUMNS_AT_ONCE = 8192
+"""Replays of ranks at once: a few hundred MB."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +47,30 @@ class Replays:
 
     def step_s(self, edited: Edited) -> Times:
         """[1 + 2 draws] seconds a step of an edit. Its arms' means are known no better than by their own windows."""
+        return self._as_now(edited, step_s(edited.stages, self.order, self._factors_of(edited)))
+
+    def in_step_s(self, edited: Edited, ranks: int) -> tuple[Times, Times]:
+        """[1 + 2 draws] seconds a step of so many ranks that wait for each other in every step, and the part of it in
+        which a rank waits for the slowest one."""
+        random, factors, parts = np.random.default_rng(RANKS_STREAM), self._factors_of(edited), []
+        several = max(1, COLUMNS_AT_ONCE // ranks)
+        for begin in range(0, len(self.order.rows), several):
+            some = slice(begin, begin + several)
+            order = of_ranks(self.order.part(some.start, some.stop), ranks, random)
+            of_some = {name: np.repeat(one[some], ranks) for name, one in factors.items()}
+            parts.append(
+                [one.reshape(-1, ranks).mean(axis=1) for one in in_step_s(edited.stages, order, ranks, of_some)]
+            )
+        step, waits = (np.concatenate(one) for one in zip(*parts, strict=True))
+        return self._as_now(edited, step), waits / step
+
+    def _factors_of(self, edited: Edited) -> dict[str, Times]:
         factors = {name: self._factors[arm] for name, arm in edited.of_arms.items()}
         for name, most in edited.guessed.items():
             factors[name] = factors.get(name, 1.0) * most**self._guesses
-        found = step_s(edited.stages, self.order, factors)
+        return factors
+
+    def _as_now(self, edited: Edited, found: Times) -> Times:
         return found if edited.against is None else self.now_s * found / step_s(edited.against, self.order)
 
     @cached_property
