@@ -56,15 +56,14 @@ def predict(fitted: Fitted, change: Change, ranks: int | None, now_s: float, *, 
     )
     found = limits(fitted, replays, change)
     limit = Limit(found.bottleneck, found.joint, found.gains, found.joint_gain)
-    together, waits = None, None
+    together = None
     if ranks is not None and ranks > 1:
-        alone = replays
+        alone = replays.step_s(changed(fitted, change)) * now_s / replays.now_s[0]
+        alone_s = _within(replays.estimate(alone, "s"), error)
         replays = Replays(fitted, DRAWS_OF_RANKS)
-        then_s, waits = replays.in_step_s(changed(fitted, change), ranks)
-        single = alone.step_s(changed(fitted, change)) * now_s / alone.now_s[0]
-        together = RanksThen(
-            ranks, _within(alone.estimate(single, "s"), error), _fraction(replays, waits),
-        )  # fmt: skip
+        then_s = replays.in_step_s(changed(fitted, change), ranks)
+        waits = 1.0 - np.minimum(1.0, replays.step_s(changed(fitted, change)) / then_s)
+        together = RanksThen(ranks, alone_s, _fraction(replays, waits))
     else:
         then_s = replays.step_s(changed(fitted, change))
     scale = now_s / float(replays.now_s[0])
@@ -76,8 +75,9 @@ def predict(fitted: Fitted, change: Change, ranks: int | None, now_s: float, *, 
 
 
 def _fraction(replays: Replays, values: Times) -> Estimate:
-    found = replays.estimate(np.maximum(values, 1e-6), "fraction")
-    return replace(found, value=float(values[0]), high=None if found.high is None else min(1.0, found.high))
+    found = replays.estimate(1.0 - values, "fraction")  # of what is left: a wait may be 0
+    low, high = (None if end is None else min(1.0, max(0.0, 1.0 - end)) for end in (found.high, found.low))
+    return replace(found, value=float(values[0]), low=low, high=high)
 
 
 def _within(found: Estimate, error: float) -> Estimate:

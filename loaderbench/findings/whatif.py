@@ -61,7 +61,7 @@ WHATIF_ASSUMED = (
     Row(
         "whatif_decoder",
         "{decoder} takes {ratio:.2f} times as long as {before} to prepare the same images: by this run's own probe",
-        examples=({"decoder": "turbojpeg", "before": "pillow", "ratio": 0.5},),
+        examples=({"decoder": "another", "before": "this decoder", "ratio": 0.5},),
     ),
     Row(
         "whatif_device",

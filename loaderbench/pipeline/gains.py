@@ -16,7 +16,7 @@ from loaderbench.analysis.statistics import t_quantile
 from loaderbench.cases.arms import Arm
 from loaderbench.pipeline.edits import Edited, Removed, without
 from loaderbench.pipeline.fit import Fitted
-from loaderbench.pipeline.replay import Order, in_step_s, of_ranks, orders, step_s
+from loaderbench.pipeline.replay import Order, of_ranks, orders, step_s
 from loaderbench.pipeline.stages import Stages, Times
 from loaderbench.recording.record import Estimate
 
@@ -49,20 +49,15 @@ class Replays:
         """[1 + 2 draws] seconds a step of an edit. Its arms' means are known no better than by their own windows."""
         return self._as_now(edited, step_s(edited.stages, self.order, self._factors_of(edited)))
 
-    def in_step_s(self, edited: Edited, ranks: int) -> tuple[Times, Times]:
-        """[1 + 2 draws] seconds a step of so many ranks that wait for each other in every step, and the part of it in
-        which a rank waits for the slowest one."""
+    def in_step_s(self, edited: Edited, ranks: int) -> Times:
+        """[1 + 2 draws] seconds a step of so many ranks that wait for each other in every step."""
         random, factors, parts = np.random.default_rng(RANKS_STREAM), self._factors_of(edited), []
         several = max(1, COLUMNS_AT_ONCE // ranks)
         for begin in range(0, len(self.order.rows), several):
-            some = slice(begin, begin + several)
-            order = of_ranks(self.order.part(some.start, some.stop), ranks, random)
-            of_some = {name: np.repeat(one[some], ranks) for name, one in factors.items()}
-            parts.append(
-                [one.reshape(-1, ranks).mean(axis=1) for one in in_step_s(edited.stages, order, ranks, of_some)]
-            )
-        step, waits = (np.concatenate(one) for one in zip(*parts, strict=True))
-        return self._as_now(edited, step), waits / step
+            order = of_ranks(self.order.part(begin, begin + several), ranks, random)
+            of_some = {name: np.repeat(one[begin : begin + several], ranks) for name, one in factors.items()}
+            parts.append(step_s(edited.stages, order, of_some, ranks=ranks).reshape(-1, ranks).mean(axis=1))
+        return self._as_now(edited, np.concatenate(parts))
 
     def _factors_of(self, edited: Edited) -> dict[str, Times]:
         factors = {name: self._factors[arm] for name, arm in edited.of_arms.items()}

@@ -107,38 +107,30 @@ def of_ranks(order: Order, ranks: int, random: np.random.Generator) -> Order:
     return Order(rows.reshape(-1, num), np.repeat(order.counted, ranks), order.num_blocks, order.num_windows)
 
 
-def step_s(stages: Stages, order: Order, factors: Mapping[str, Times] = _NONE, *, in_step: bool = False) -> Times:
+def step_s(
+    stages: Stages, order: Order, factors: Mapping[str, Times] = _NONE, *, in_step: bool = False, ranks: int = 1
+) -> Times:
     """[D] mean seconds a step in each replay.
 
     Args:
         factors: column of the batches → [D], by which it is multiplied in each replay.
         in_step: the replays are ranks that wait for each other in every step.
+        ranks: so many replays in a row are such ranks.
     """
-    return in_step_s(stages, order, len(order.rows) if in_step else 1, factors)[0]
-
-
-def in_step_s(stages: Stages, order: Order, ranks: int, factors: Mapping[str, Times] = _NONE) -> tuple[Times, Times]:
-    """[D] mean seconds a step in each replay, and [D] of them waiting for others: each `ranks` replays in a row are
-    ranks that wait for each other in every step."""
     draws, num = order.rows.shape
     steps, counted = num, order.counted
     running: _Clock = _never
     if QUEUES * stages.depth > num:
         steps = QUEUES * stages.depth
-        counted = np.full(draws, int(steps * (1 - SETTLED)))
     if stages.standstill is not None and stages.standstill.length_s > 0:
         wanted = STANDSTILLS * stages.standstill.period_s / max(stages.measured_s, 1e-9)
-        steps = max(steps, int(min(max(steps, wanted), MOST_WITH_STANDSTILLS)))
+        steps = max(steps, int(min(wanted, MOST_WITH_STANDSTILLS)))
         running = _between(stages.standstill, draws, np.random.default_rng(STANDSTILL_STREAM))
-        if steps > num:
-            counted = np.full(draws, int(steps * (1 - SETTLED)))
+    if steps > num:
+        counted = np.full(draws, int(steps * (1 - SETTLED)))
     columns = _Columns(stages.batches, order.rows.T, factors)
-    done, waited = _replay(stages, columns, steps, running, ranks)
-    first, each = steps - 1 - counted, np.arange(draws)
-    return (
-        np.asarray((done[-1] - done[first, each]) / counted),
-        np.asarray((waited[-1] - waited[first, each]) / counted),
-    )
+    done = _replay(stages, columns, steps, running, draws if in_step else ranks)
+    return np.asarray((done[-1] - done[steps - 1 - counted, np.arange(draws)]) / counted)
 
 
 class _Columns:
@@ -177,15 +169,14 @@ class _Storage:
         return np.where(fits, before, served)
 
 
-def _replay(stages: Stages, one: _Columns, steps: int, running: _Clock, ranks: int) -> tuple[Times, Times]:
-    """[steps, D] when each step is done, and how long its rank has waited for others until then."""
+def _replay(stages: Stages, one: _Columns, steps: int, running: _Clock, ranks: int) -> Times:
+    """[steps, D] when each step is done."""
     draws, num = one.draws, one.num
     work, prep, after, cores_s = one.read + one.prep, one.prep, one.take + one.issue, one.cpu / stages.processors
     take, copy, device, hand, send = one.take, one.copy, one.device, one.hand, one.send
     workers, depth, in_flight, lanes = stages.workers, stages.depth, stages.in_flight, np.arange(draws)
     free = np.zeros((max(1, workers), draws))
     taken, done = np.zeros((steps, draws)), np.zeros((steps, draws))
-    waited = np.zeros((steps, draws)) if ranks > 1 else np.broadcast_to(0.0, (steps, draws))
     nothing = host = store = cores = made = copied = last = np.zeros(draws)
     storage = _Storage(stages.shared_s, running, draws)
     for k in range(steps):
@@ -214,11 +205,10 @@ def _replay(stages: Stages, one: _Columns, steps: int, running: _Clock, ranks: i
         copied = np.maximum(returned, copied if stages.overlap else last) + copy[row]
         last = np.maximum(np.maximum(copied, last) + device[row], issued)
         if ranks > 1:
-            arrived, last = last, np.repeat(last.reshape(-1, ranks).max(axis=1), ranks)
-            waited[k] = waited[k - 1] + (last - arrived)
+            last = np.repeat(last.reshape(-1, ranks).max(axis=1), ranks)
         done[k] = last
         host = np.maximum(issued, done[k - in_flight]) if k >= in_flight else issued
-    return done, waited
+    return done
 
 
 def _never(begin: Times, work: Times | float) -> Times:

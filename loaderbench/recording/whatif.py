@@ -39,7 +39,7 @@ class RanksThen:
     alone_s: Estimate
     """Seconds a step of one that waits for no other."""
     waits_fraction: Estimate
-    """Of a step, the part in which a rank waits for the slowest one."""
+    """Of a step, the part by which waiting for the slowest rank makes it longer."""
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,8 @@ def headline(found: Whatif) -> str:
     if found.ranks is not None:
         waits = fmt.percent(found.ranks.waits_fraction.value)
         return (
-            f"{first} of all ranks together, {_times(found.gain)} as many as the run alone; a rank would wait {waits} "
-            "of a step for the slowest one."
+            f"{first} of all ranks together, {_times(found.gain)} as many as the run alone; {waits} of a step is "
+            "waiting for the slowest rank."
         )
     return f"{first}, {_times(found.gain)} as fast; {limit_words(found.limit)}."
 

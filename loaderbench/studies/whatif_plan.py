@@ -19,7 +19,6 @@ from loaderbench.errors import ConfigError
 from loaderbench.findings.table import words
 from loaderbench.pipeline.change import Change, own_read_s
 from loaderbench.pipeline.fit import Fitted, fit
-from loaderbench.plain import Json
 from loaderbench.printable import short
 from loaderbench.recording.caveats import Reason
 from loaderbench.recording.facts import Run
@@ -48,9 +47,6 @@ class WhatifPlan:
     assumed: list[Reason] = field(default_factory=list)
     measurable: bool = True
     """Whether a run can be exactly this."""
-
-    def assume(self, code: str, **details: Json) -> None:
-        self.assumed.append(Reason(code, details))
 
     @property
     def run(self) -> Run:
@@ -106,12 +102,12 @@ def planned(run: Run, options: WhatifOptions, store: Store) -> WhatifPlan:
     if options.device is not None:
         _device(plan, options.device)
     if options.ranks is not None:
-        plan.assume("whatif_ranks")
+        plan.assumed.append(Reason("whatif_ranks"))
         plan.measurable = False
     if options.storage is not None:
         _storage(plan, options.storage, store)
     elif options.ranks is not None and fitted.recording.facts.loader.decodes:
-        plan.assume("whatif_ranks_storage")
+        plan.assumed.append(Reason("whatif_ranks_storage"))
     return plan
 
 
@@ -152,12 +148,12 @@ def _workers(plan: WhatifPlan) -> None:
         return
     plan.changes["workers"] = plan.fields["workers"] = asked.workers
     processors = real.processors if math.isfinite(real.processors) else None
-    plan.assume("whatif_workers", cpus=processors)
+    plan.assumed.append(Reason("whatif_workers", {"cpus": processors}))
     if not real.workers:
         plan.changes["in_turn"] = True
         plan.changes.setdefault("prefetch", run.case.feed.prefetch or 2)
         plan.fields["loader"] = plugins.DEFAULT_LOADER
-        plan.assume("whatif_first_workers")
+        plan.assumed.append(Reason("whatif_first_workers"))
     if plan.asked.storage is None:
         _more_readers(plan, asked.workers)
 
@@ -169,12 +165,13 @@ def _more_readers(plan: WhatifPlan, workers: int) -> None:
     if not facts.loader.decodes or workers < max(1, real.workers):
         return
     if plan.run.case.subject.cache == "warm":
-        plan.assume("whatif_memory")
+        plan.assumed.append(Reason("whatif_memory"))
     elif real.shared_s > 0 and num_bytes is not None:
         probed = storage.ceiling(facts.storage.ceiling) is not None
-        plan.assume("whatif_readers_probed" if probed else "whatif_readers_fetched", rate=num_bytes / real.shared_s)
+        rate = num_bytes / real.shared_s
+        plan.assumed.append(Reason("whatif_readers_probed" if probed else "whatif_readers_fetched", {"rate": rate}))
     else:
-        plan.assume("whatif_readers_unknown")
+        plan.assumed.append(Reason("whatif_readers_unknown"))
         plan.changes["guessed"] = {"read": workers / max(1, real.workers)}
 
 
@@ -198,7 +195,7 @@ def _decoder(plan: WhatifPlan, name: str) -> None:
     if feed.decode_scale == SCALED and scale is None:
         plan.measurable = False
     plan.fields |= {"decoder": decoder, "decode_scale": scale}
-    plan.assume("whatif_decoder", decoder=decoder, before=feed.decoder, ratio=of_time)
+    plan.assumed.append(Reason("whatif_decoder", {"decoder": decoder, "before": feed.decoder, "ratio": of_time}))
 
 
 # -- the device --------------------------------------------------------------------------------------------
@@ -220,7 +217,7 @@ def _device(plan: WhatifPlan, text: str) -> None:
         return
     plan.changes["device_s"] = step_s
     plan.measurable = False
-    plan.assume("whatif_step", step_s=step_s)
+    plan.assumed.append(Reason("whatif_step", {"step_s": step_s}))
 
 
 def _emulated(plan: WhatifPlan, text: str) -> None:
@@ -248,14 +245,21 @@ def _emulated(plan: WhatifPlan, text: str) -> None:
     duration = times.duration_ms(round(samples_per_step(fitted)), size)
     plan.changes["device_s"] = duration.value / 1e3
     plan.fields |= {"device": found.device, "precision": found.precision}
-    plan.assume(
-        "whatif_device", device=times.device_name, step_s=duration.value / 1e3, batch_size=step.batch_size,
-        label=duration.label,
-    )  # fmt: skip
+    plan.assumed.append(
+        Reason(
+            "whatif_device",
+            {
+                "device": times.device_name,
+                "step_s": duration.value / 1e3,
+                "batch_size": step.batch_size,
+                "label": duration.label,
+            },
+        )
+    )
     if found.precision != step.precision:
-        plan.assume("whatif_precision", precision=found.precision, before=step.precision)
+        plan.assumed.append(Reason("whatif_precision", {"precision": found.precision, "before": step.precision}))
     if times.issue_ms is None:
-        plan.assume("whatif_issue", issue_s=float(fitted.real.batches.issue.mean()))
+        plan.assumed.append(Reason("whatif_issue", {"issue_s": float(fitted.real.batches.issue.mean())}))
     else:
         plan.changes["issue_s"] = times.issue_ms.value / 1e3
     copied = fitted.recording.facts.copy.batch_bytes
@@ -269,7 +273,7 @@ def _emulated(plan: WhatifPlan, text: str) -> None:
 def _storage(plan: WhatifPlan, text: str, store: Store) -> None:
     fitted, run = plan.fitted, plan.run
     num_bytes, ranks = bytes_per_step(fitted), plan.asked.ranks or 1
-    if not fitted.recording.facts.loader.decodes or (fitted.real.batches.read <= 0).all():
+    if not fitted.recording.facts.loader.decodes:
         raise ConfigError(f"--storage: {run.run_id} read no files")
     plan.measurable = False
     if match := FACTOR.fullmatch(text.strip()):
@@ -283,14 +287,14 @@ def _storage(plan: WhatifPlan, text: str, store: Store) -> None:
         rate = float(match[1]) * math.pow(1024 if match[3] else 1000, power)
         if not 1 <= rate <= 1e15:
             raise ConfigError(f"--storage must be from 1B/s to 1000T/s, not {short(text)}")
-        plan.assume("whatif_rate", rate=rate)
+        plan.assumed.append(Reason("whatif_rate", {"rate": rate}))
     else:
         rate = _of_another(plan, text, num_bytes, store)
     if rate is None or num_bytes is None:
         return
     plan.changes["rate"] = rate / num_bytes / ranks
     if ranks > 1:
-        plan.assume("whatif_ranks_share", rate=rate / ranks)
+        plan.assumed.append(Reason("whatif_ranks_share", {"rate": rate / ranks}))
 
 
 def _faster(plan: WhatifPlan, factor: float, num_bytes: float | None) -> float | None:
@@ -298,7 +302,7 @@ def _faster(plan: WhatifPlan, factor: float, num_bytes: float | None) -> float |
     if not 1 / MOST_FACTOR <= factor <= MOST_FACTOR:
         raise ConfigError(f"--storage takes a factor from {1 / MOST_FACTOR:g}x to {MOST_FACTOR:g}x, not {factor:g}x")
     plan.changes["reading"] = 1.0 / factor
-    plan.assume("whatif_factor", factor=factor)
+    plan.assumed.append(Reason("whatif_factor", {"factor": factor}))
     if plan.asked.ranks is None:
         return None
     if num_bytes is None or not plan.fitted.real.shared_s > 0:
@@ -336,7 +340,10 @@ def _of_another(plan: WhatifPlan, text: str, num_bytes: float, store: Store) -> 
         theirs_s = own_read_s(other) * num_bytes / theirs
         plan.changes["reading"] = theirs_s / own_s
         read_s = theirs_s + num_bytes / rate
-    plan.assume(
-        "whatif_other_storage", run=run.run_id, rate=rate, by="fetch" if probed is None else "probe", read_s=read_s
+    plan.assumed.append(
+        Reason(
+            "whatif_other_storage",
+            {"run": run.run_id, "rate": rate, "by": "fetch" if probed is None else "probe", "read_s": read_s},
+        )
     )
     return rate
