@@ -48,13 +48,14 @@ WHATIF_ASSUMED = (
     Row(
         "whatif_other_storage",
         (
-            "the storage is that of {run}: {rate:rate} by {by}, and a single reader takes {read_s:ms} for a batch of "
-            "this run's bytes",
-            "the storage is that of {run}: {rate:rate} by {by}; how long a file takes to answer stays as in this run",
+            "the storage is that of {run_id}: {rate:rate} by {by}, and a single reader takes {read_s:ms} for a batch "
+            "of this run's bytes",
+            "the storage is that of {run_id}: {rate:rate} by {by}; how long a file takes to answer stays as in this "
+            "run",
         ),
         examples=(
-            {"run": "RUN2", "rate": 5e8, "by": "probe", "read_s": 0.02},
-            {"run": "RUN2", "rate": 5e8, "by": "fetch", "read_s": None},
+            {"run_id": "RUN2", "rate": 5e8, "by": "probe", "read_s": 0.02},
+            {"run_id": "RUN2", "rate": 5e8, "by": "fetch", "read_s": None},
         ),
         choices={"by": {"probe": "its probe", "fetch": "its arms `real` and `fetch`"}},
     ),
@@ -65,8 +66,8 @@ WHATIF_ASSUMED = (
     ),
     Row(
         "whatif_device",
-        "{device} takes {step_s:ms} for a step of {batch_size}: its emulated profile, {label}",
-        examples=({"device": "NVIDIA A100", "step_s": 0.05, "batch_size": 64, "label": "published"},),
+        "{device_name} takes {step_s:ms} for a step of {batch_size}: its emulated profile, {label}",
+        examples=({"device_name": "NVIDIA A100", "step_s": 0.05, "batch_size": 64, "label": "published"},),
     ),
     Row("whatif_step", "the device takes {step_s:ms} for a step, as you say", examples=({"step_s": 0.012},)),
     Row(

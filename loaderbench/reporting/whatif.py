@@ -15,6 +15,7 @@ from loaderbench.reporting.words import NAMES
 
 PACE_COLUMNS = (Column("", left=True), Column("a step", "s"), Column("images/s"), Column("times as fast", "×"))
 GAIN_COLUMNS = (Column("cause", left=True), Column("without it, times as fast", "×"))
+PACE_NOTE = "In brackets: 95 % intervals. docs/whatif.md says what they hold."
 GAIN_NOTE = "Beyond the change: how many times as fast the changed run would be without the cause."
 LIMITS: Mapping[str, str] = {**NAMES, "storage": "the storage", "compute": "the step on the device"}
 
@@ -31,10 +32,16 @@ def change_words(asked: WhatifAsked) -> str:
     if asked.device is not None:
         parts.append(f"a step of {asked.device}" if asked.device[:1].isdigit() else f"the device {asked.device}")
     if asked.storage is not None:
-        parts.append(f"the storage {asked.storage}")
+        parts.append(_storage_words(asked.storage))
     if asked.ranks is not None:
         parts.append(f"{asked.ranks:,} ranks in step")
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _storage_words(text: str) -> str:
+    if text.endswith("/s"):
+        return f"a storage of {text}"
+    return f"a storage {text} as fast" if text[-1:] in "x×" else f"the storage of {text}"
 
 
 def headline(found: Whatif) -> str:
@@ -45,15 +52,15 @@ def headline(found: Whatif) -> str:
     if found.ranks is not None:
         waits = fmt.percent(found.ranks.waits_fraction.value)
         return (
-            f"{first} of all ranks together, {_times(found.gain)} as many as the run alone; {waits} of a step is "
-            "waiting for the slowest rank."
+            f"{first} of all ranks together, {_times(found.gain, 'as many as one')}; {waits} of a step is waiting for "
+            "the slowest rank."
         )
-    return f"{first}, {_times(found.gain)} as fast; {limit_words(found.limit)}."
+    return f"{first}, {_times(found.gain, 'as fast')}; {limit_words(found.limit)}."
 
 
-def _times(gain: Estimate) -> str:
+def _times(gain: Estimate, what: str) -> str:
     spread = "" if gain.low is None or gain.high is None else f" ({fmt.number(gain.low)} – {fmt.number(gain.high)})"
-    return f"{fmt.number(gain.value)} times{spread}"
+    return f"{fmt.number(gain.value)}× {what}{spread}"
 
 
 def limit_words(limit: Limit) -> str:
@@ -103,10 +110,10 @@ def check_lines(found: Whatif, facts: WhatifFacts) -> list[str]:
 
 def pace_rows(found: Whatif) -> list[Row]:
     """The run as it was, and as it would be."""
-    then = f"with {change_words(found.asked)}"
-    rows: list[Row] = [("as it was", found.now.step_s, found.now.samples_per_s, None)]
-    rows.append((then, found.then.step_s, found.then.samples_per_s, found.gain))
-    return rows
+    return [
+        ("as it was", found.now.step_s, found.now.samples_per_s, None),
+        ("then", found.then.step_s, found.then.samples_per_s, found.gain),
+    ]
 
 
 def gain_rows(limit: Limit) -> list[Row]:
@@ -130,13 +137,13 @@ class ShownWhatif(Shown[WhatifFacts, Whatif]):
             ("To check it", check_lines(found, facts)),
             ("Missing figures", [f"{name}: {why}" for name, why in found.missing.items()]),
         ]
+        tables = [Table("The run as it was, and then", PACE_COLUMNS, pace_rows(found), PACE_NOTE)]
+        if found.limit.gains:
+            tables.append(Table("What would limit it then", GAIN_COLUMNS, gain_rows(found.limit), GAIN_NOTE))
         return Result(
             title=f"What if: {change_words(found.asked)}",
             settings=[found.source_id, facts.case.title],
             answer=answer_lines(found),
-            tables=[
-                Table("The run as it was, and then", PACE_COLUMNS, pace_rows(found)),
-                Table("What would limit it then", GAIN_COLUMNS, gain_rows(found.limit), GAIN_NOTE),
-            ],
+            tables=tables,
             sections=sections,
         )

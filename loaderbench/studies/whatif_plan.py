@@ -179,7 +179,8 @@ def _decoder(plan: WhatifPlan, name: str) -> None:
     run, feed = plan.run, plan.run.case.feed
     decoder = plugins.DECODERS.aliases.get(name, name)
     if feed.decoder is None or plan.fitted.is_watched:
-        raise ConfigError(f"--decoder: {run.run_id} decodes for itself, so another decoder's cost is unknown")
+        who = "the script" if plan.fitted.is_watched else f"its loader, {feed.loader},"
+        raise ConfigError(f"--decoder: {run.run_id}: {who} decodes by itself, so another decoder's cost is unknown")
     if decoder not in plugins.DECODERS.names():
         raise ConfigError(f"unknown decoder '{short(name)}'; use {', '.join(plugins.DECODERS.names())}")
     ratio = decoder_ratio(plan.fitted, decoder)
@@ -249,7 +250,7 @@ def _emulated(plan: WhatifPlan, text: str) -> None:
         Reason(
             "whatif_device",
             {
-                "device": times.device_name,
+                "device_name": times.device_name,
                 "step_s": duration.value / 1e3,
                 "batch_size": step.batch_size,
                 "label": duration.label,
@@ -343,7 +344,7 @@ def _of_another(plan: WhatifPlan, text: str, num_bytes: float, store: Store) -> 
     plan.assumed.append(
         Reason(
             "whatif_other_storage",
-            {"run": run.run_id, "rate": rate, "by": "fetch" if probed is None else "probe", "read_s": read_s},
+            {"run_id": run.run_id, "rate": rate, "by": "fetch" if probed is None else "probe", "read_s": read_s},
         )
     )
     return rate
