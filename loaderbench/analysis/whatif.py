@@ -61,8 +61,9 @@ def predict(fitted: Fitted, change: Change, ranks: int | None, now_s: float, *, 
         alone = replays.step_s(changed(fitted, change)) * now_s / replays.now_s[0]
         alone_s = _within(replays.estimate(alone, "s"), error)
         replays = Replays(fitted, DRAWS_OF_RANKS)
-        then_s = replays.in_step_s(changed(fitted, change), ranks)
-        waits = 1.0 - np.minimum(1.0, replays.step_s(changed(fitted, change)) / then_s)
+        one_s = replays.step_s(changed(fitted, change))
+        then_s = np.maximum(one_s, replays.in_step_s(changed(fitted, change), ranks))  # others make none faster
+        waits = 1.0 - one_s / then_s
         together = RanksThen(ranks, alone_s, _fraction(replays, waits))
     else:
         then_s = replays.step_s(changed(fitted, change))

@@ -20,6 +20,10 @@ def whatif(
     output: OutputOptions,
 ) -> None:
     """Predict a stored run's speed with other workers, another storage, another device, or many ranks."""
+    from loaderbench.cases.study import check_whatif
+
+    check_whatif(asked)  # before anything large is imported
+
     from loaderbench.recording.store import Store
     from loaderbench.studies.whatif import WhatifStudy, predicted_of
 

@@ -4,18 +4,20 @@ later run of exactly that scores it (`loaderbench ledger`)."""
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from loaderbench.analysis.whatif import predict, samples_per_step, whatif_of
 from loaderbench.cases.options import RESULTS, WhatifOptions, group
+from loaderbench.cases.study import check_whatif
 from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import Run
-from loaderbench.recording.record import RunRecord
-from loaderbench.recording.store import Store, load_stored
+from loaderbench.recording.record import Estimate, RunRecord
+from loaderbench.recording.store import RECORD_FILE, Store, StoredStudy, load_stored
 from loaderbench.recording.whatif import Whatif, WhatifFacts
 from loaderbench.studies.kept import KeptStudy, Say
 from loaderbench.studies.measure import judged
-from loaderbench.studies.whatif_plan import check_asked, planned
+from loaderbench.studies.whatif_plan import planned
 
 
 def whatif(
@@ -34,7 +36,7 @@ def whatif(
     if unknown := set(options) - set(WhatifOptions.__dataclass_fields__):
         raise TypeError(f"whatif() has no option '{sorted(unknown)[0]}'")
     asked, store = group(WhatifOptions, options), Store(results)
-    check_asked(asked)
+    check_whatif(asked)
     if isinstance(run, Run):
         facts = predicted(run, judged(run), asked, store)
     else:
@@ -46,24 +48,26 @@ def whatif(
 
 def predicted_of(name: str, options: WhatifOptions, store: Store) -> WhatifFacts:
     """The prediction for a stored run. Raises ConfigError as `whatif`."""
-    check_asked(options)
+    check_whatif(options)
     folder = Path(name)
-    stored = store.find(str(folder.absolute()) if os.sep not in name and _is_elsewhere(folder, store) else name)
+    is_here = os.sep not in name and (folder / RECORD_FILE).is_file() and not (store.root / folder).exists()
+    stored = store.named(str(folder.absolute()) if is_here else name)
+    if isinstance(stored, StoredStudy):
+        facts = None if stored.study is None else stored.study.facts
+        if isinstance(facts, WhatifFacts):
+            raise ConfigError(f"{stored.study_id} is a what-if: name the run that it is about, {facts.source_id}")
+        stored = store.find(name)  # says which runs the study has
     if stored.record is None:
         raise ConfigError(f"{stored.run_id} has no result: {stored.problem}")
     return predicted(load_stored(stored), stored.record, options, store)
-
-
-def _is_elsewhere(folder: Path, store: Store) -> bool:
-    """Whether the name is that of a run's folder here, and of none in the store."""
-    return (folder / "run.json").is_file() and not (store.root / folder).exists()
 
 
 def predicted(run: Run, record: RunRecord, options: WhatifOptions, store: Store) -> WhatifFacts:
     """The prediction for a run and its record. Raises ConfigError as `whatif`."""
     plan = planned(run, options, store)
     samples, rate = samples_per_step(plan.fitted), record.throughput
-    now_s = plan.fitted.real.measured_s if rate is None or not rate.value > 0 else samples / rate.value
+    rate = None if rate is None or not rate.value > 0 else rate
+    now_s = plan.fitted.real.measured_s if rate is None else samples / rate.value
     found = predict(plan.fitted, plan.change, options.ranks, now_s, loader_changes=plan.loader_changes)
     return WhatifFacts(
         source_id=run.run_id,
@@ -71,7 +75,7 @@ def predicted(run: Run, record: RunRecord, options: WhatifOptions, store: Store)
         environment=run.environment,
         asked=plan.asked,
         samples_per_step=samples,
-        now_s=found.now_s,
+        now_s=found.now_s if rate is None else _step_of(rate, samples),
         then_s=found.then_s,
         gain=found.gain,
         limit=found.limit,
@@ -82,6 +86,13 @@ def predicted(run: Run, record: RunRecord, options: WhatifOptions, store: Store)
         wanted=plan.wanted,
         missing=plan.missing,
     )
+
+
+def _step_of(rate: Estimate, samples: float) -> Estimate:
+    """Seconds a step at that rate, as the run's own record has it."""
+    low, high = (None if end is None or not end > 0 else samples / end for end in (rate.high, rate.low))
+    low, high = (low, high) if low is not None and high is not None else (None, None)
+    return replace(rate, value=samples / rate.value, low=low, high=high, unit="s")
 
 
 class WhatifStudy(KeptStudy):

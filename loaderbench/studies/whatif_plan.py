@@ -12,7 +12,7 @@ from loaderbench.analysis import storage
 from loaderbench.analysis.whatif import bytes_per_step, decoder_ratio, samples_per_step
 from loaderbench.cases.case import SCALED, Case, FieldValue
 from loaderbench.cases.options import Time, WhatifOptions
-from loaderbench.cases.study import MIN_WORKER_LIMIT, WORKERS_PER_CPU, check_range
+from loaderbench.cases.study import MIN_WORKER_LIMIT, WORKERS_PER_CPU
 from loaderbench.devices.profile import Profile
 from loaderbench.devices.select import known_times, parse_device, traits_of
 from loaderbench.errors import ConfigError
@@ -25,8 +25,6 @@ from loaderbench.recording.facts import Run
 from loaderbench.recording.store import Store, load_stored
 from loaderbench.recording.whatif import Missing, WhatifAsked
 
-FLAGS = ("--workers", "--prefetch", "--decoder", "--device", "--storage", "--ranks")
-MOST_RANKS, MOST_PREFETCH = 16_384, 1_000
 MOST_FACTOR = 1_000.0
 RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?/s")
 FACTOR = re.compile(r"(\d+(?:\.\d+)?)\s*[x×]")
@@ -70,15 +68,6 @@ class WhatifPlan:
     @property
     def missing(self) -> Mapping[Missing, str]:
         return {} if self.wanted is not None else {"wanted": words("whatif_no_case", {})}
-
-
-def check_asked(options: WhatifOptions) -> None:
-    """Raises ConfigError where nothing is to change, or a number is out of range."""
-    if options == WhatifOptions():
-        raise ConfigError(f"say what to change: {', '.join(FLAGS[:-1])} or {FLAGS[-1]}")
-    check_range("--workers", options.workers, 0, math.inf)
-    check_range("--prefetch", options.prefetch, 1, MOST_PREFETCH)
-    check_range("--ranks", options.ranks, 2, MOST_RANKS)
 
 
 def planned(run: Run, options: WhatifOptions, store: Store) -> WhatifPlan:
@@ -233,7 +222,7 @@ def _emulated(plan: WhatifPlan, text: str) -> None:
     for precision in (step.precision, None):
         try:
             found = parse_device(
-                text, model=step.model, mode=step.mode, precision=precision, batch_size=step.batch_size
+                text, model=step.model, mode=step.mode, precision=precision, batch_size=step.batch_size, instead=()
             )
             break
         except ConfigError:
@@ -336,9 +325,9 @@ def _of_another(plan: WhatifPlan, text: str, num_bytes: float, store: Store) -> 
             f"--storage {run.run_id}: that run did not find out what its storage gives at most; measure it with "
             "--arms all and --cache cold"
         )
-    own_s, read_s = own_read_s(plan.fitted), None
+    own_s, read_s = _reading_s(plan.fitted), None
     if theirs is not None and not other.real.opaque and own_s > LEAST_READ_S:
-        theirs_s = own_read_s(other) * num_bytes / theirs
+        theirs_s = _reading_s(other) * num_bytes / theirs
         plan.changes["reading"] = theirs_s / own_s
         read_s = theirs_s + num_bytes / rate
     plan.assumed.append(
@@ -348,3 +337,8 @@ def _of_another(plan: WhatifPlan, text: str, num_bytes: float, store: Store) -> 
         )
     )
     return rate
+
+
+def _reading_s(fitted: Fitted) -> float:
+    """Seconds of reading a batch with no other reader beside it, slow files too, less what the storage works for it."""
+    return own_read_s(fitted) + float(fitted.real.batches.tail.mean())

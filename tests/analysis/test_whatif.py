@@ -10,6 +10,7 @@ import pytest
 
 from loaderbench.analysis.whatif import whatif_of
 from loaderbench.cases.options import WhatifOptions
+from loaderbench.cases.study import check_whatif
 from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import DecoderProbe, PrepProbe, Run
 from loaderbench.recording.store import Store
@@ -159,11 +160,9 @@ def test_a_decoder_costs_what_the_probe_of_the_run_says() -> None:
     ],
 )
 def test_what_means_nothing_is_refused(options: dict[str, Any], says: str, tmp_path: Path) -> None:
-    from loaderbench.studies.whatif_plan import check_asked
-
     run = run_of(PREP)
     with pytest.raises(ConfigError, match=says):
-        check_asked(WhatifOptions(**options))
+        check_whatif(WhatifOptions(**options))
         predicted(run, judged(run), WhatifOptions(**options), Store(tmp_path))
 
 

@@ -138,6 +138,7 @@ OTHERS = [
     ["whatif", "latest", "--results", "runs"],
     ["whatif", "latest", "--workers", "4", "--results", "nothing"],
     ["whatif", FAILED, "--workers", "4", "--results", "runs"],
+    ["whatif", stored.STUDY_IDS["whatif"], "--workers", "4", "--results", "kinds"],
     ["whatif", stored.STUDY_IDS["tune"], "--workers", "4", "--results", "kinds"],
     ["whatif", "latest", "--workers", "-1", "--results", "runs"],
     ["whatif", "latest", "--ranks", "1", "--results", "runs"],
