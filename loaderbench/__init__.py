@@ -22,9 +22,12 @@ if TYPE_CHECKING:
     from loaderbench.studies.sweep import run, sweep
     from loaderbench.studies.tune import tune
     from loaderbench.studies.watch import watch
+    from loaderbench.studies.whatif import whatif
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "analyze", "compare", "load_run", "offload", "run", "show", "sweep", "tune", "watch"]
+__all__ = [
+    "__version__", "analyze", "compare", "load_run", "offload", "run", "show", "sweep", "tune", "watch", "whatif",
+]  # fmt: skip
 
 _FACE = {
     "run": "studies.sweep:run",
@@ -35,6 +38,7 @@ _FACE = {
     "load_run": "studies.again:load_run",
     "analyze": "studies.again:analyze",
     "show": "studies.again:show",
+    "whatif": "studies.whatif:whatif",
     "offload": "offloading.hooks:offload",
 }
 """Name → where its function is."""

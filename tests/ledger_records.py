@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from loaderbench.analysis.rules import RULES_VERSION
+from loaderbench.analysis.whatif import whatif_of
 from loaderbench.cases.case import Case, Step
 from loaderbench.recording.facts import SCHEMA, Environment
 from loaderbench.recording.forecast import (
@@ -35,6 +36,7 @@ from loaderbench.recording.model_memory import (
 from loaderbench.recording.record import Advice, Estimate, Range, RunRecord, Verdict
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import Findings, StudyFacts, StudyKind, StudyRecord
+from loaderbench.recording.whatif import Limit, WhatifAsked, WhatifFacts
 from tests.made import CASE, STARTED_AT, make_environment, make_record
 
 STEP = Step(model="resnet18", mode="train", precision="fp32", device="cpu", batch_size=1, input_size=64)
@@ -114,6 +116,30 @@ def fit_study(predicted: int | None, found: int | None, *, most: int = 4096, **f
         interrupted=False,
     )  # fmt: skip
     return study_of("model_fit", facts, replace(result, **findings))
+
+
+# -- whatif ----------------------------------------------------------------------------------------------
+
+MORE_WORKERS = CASE.changed(workers=8)
+
+
+def whatif_study(then_s: float, low: float | None, high: float | None, **facts: Any) -> StudyRecord:
+    """Eight workers in place of CASE's, predicted a day before the runs of this file began."""
+    now, then = (
+        Estimate(value, *ends, "s", 12, "made up") for value, *ends in ((0.08, 0.07, 0.09), (then_s, low, high))
+    )
+    gain = Estimate(0.08 / then_s, None, None, "ratio", 12, "made up")
+    predicted = WhatifFacts(
+        "run", CASE, make_environment(), WhatifAsked(workers=8), 64.0, now, then, gain, Limit("prep", (), {}), 0.01,
+        held_out=True, wanted=MORE_WORKERS,
+    )  # fmt: skip
+    predicted = replace(predicted, **facts)
+    return study_of("whatif", predicted, whatif_of(predicted), started_at="2025-12-31T00:00:00+00:00")
+
+
+def measured_run(step_s: float, case: Case = MORE_WORKERS, **fields: Any) -> RunRecord:
+    """A run of that."""
+    return make_record(case, throughput=Estimate(64 / step_s, None, None, "samples/s", 12, "made up"), **fields)
 
 
 # -- forecast --------------------------------------------------------------------------------------------

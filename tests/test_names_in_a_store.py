@@ -261,8 +261,8 @@ def test_a_start_of_a_run_and_of_a_study_names_neither(store: Store) -> None:
     path = store.root / study / "study.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "study_id": study}))
     assert isinstance(store.named(study), StoredStudy)
-    for command in ("show", "analyze", "trace", "forecast", "rm", "report"):
-        ended = do(command, run[:15], store=store)
+    for command in ("show", "analyze", "trace", "forecast", "whatif", "rm", "report"):
+        ended = do(command, run[:15], *(("--workers", "2") if command == "whatif" else ()), store=store)
         assert ended.code == 2 and run in ended.err and study in ended.err, command
 
 

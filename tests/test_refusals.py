@@ -38,6 +38,7 @@ BASE: dict[str, list[str]] = {
     "selftest": [],
     "precision": ["--device", "cpu"],
     "forecast": ["latest"],
+    "whatif": ["latest", "--workers", "2"],
     "capacity": ["set/96", "--batch-size", "1"],
     "install": ["pillow-simd"],
     "doctor": [],

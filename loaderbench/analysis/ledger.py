@@ -13,6 +13,7 @@ from typing import get_args
 import numpy as np
 
 from loaderbench.analysis.studies import judge
+from loaderbench.analysis.whatif_scored import entry_of_whatif
 from loaderbench.cases.case import Step, flags, loader_arguments
 from loaderbench.printable import counted, memory_size
 from loaderbench.recording.facts import Environment
@@ -176,10 +177,11 @@ def collected(records: Iterable[RunRecord], studies: Iterable[StudyRecord], num_
 
     `num_unreadable`: runs and studies that could not be read; studies whose facts cannot be judged are added.
     """
-    found = [entry for record in records for entry in entries_of_run(record)]
+    runs = list(records)
+    found = [entry for record in runs for entry in entries_of_run(record)]
     for study in studies:
         try:
-            found += entries_of_study(_with_findings(study))
+            found += entries_of_study(_with_findings(study)) + entry_of_whatif(study, runs)
         except Exception:  # facts that follow the schema and make no sense together; the others count
             num_unreadable += 1
     return Collected(tuple(sorted(found, key=lambda entry: entry.at)), num_unreadable)

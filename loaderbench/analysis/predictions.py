@@ -80,6 +80,15 @@ class Predictions:
             return None
         return self.replays.estimate(gain, own=0.0 if change == MEMORY else MODEL_ERROR)
 
+    def work_of(self, new: Case) -> tuple[float, float] | None:
+        """(seconds of a worker besides reading, CPU seconds of all threads) of another case, each ÷ this one's; None:
+        what it costs is not known."""
+        ratio = self.costs.ratio(new, crowded=self._crowded)
+        if ratio is None:
+            return None
+        prep, cpu = self._work(new, self._with_the_price(new, ratio), 1.0)
+        return float(prep[0]), float(cpu[0])
+
     def knee(self, change: CaseChange, numbers: Iterable[int]) -> int | None:
         """The least number of workers that gives KNEE of the best predicted rate; None where unpredictable."""
         return self.knee_of({number: {**change, "workers": number} for number in numbers})

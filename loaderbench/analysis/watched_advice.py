@@ -36,7 +36,7 @@ from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Change as CaseChange
 from loaderbench.pipeline.change import Change, changed
 from loaderbench.pipeline.edits import Edited
-from loaderbench.pipeline.gains import Replays
+from loaderbench.pipeline.gains import Replays, longer
 from loaderbench.plain import Json
 from loaderbench.recording.facts import SPAN, STEP, Run, Segment, WatchedEpoch, WatchedFacts
 from loaderbench.recording.record import Advice, Cause, ContentionBy, Estimate, Verdict
@@ -118,9 +118,7 @@ class Follower:
         workers, prefetch = change.get("workers", self.workers), change.get("prefetch", self.prefetch)
         assert isinstance(workers, int) and isinstance(prefetch, int)
         # Read waits that grow with the number of readers are those of a storage that gives no more.
-        part = np.random.default_rng(29).uniform(0.0, 1.0, len(self.replays.order.rows))
-        part[0] = 0.0
-        slower = max(1.0, workers / max(1, self.workers)) ** part
+        slower = longer(max(1.0, workers / max(1, self.workers)))
         made = Change(workers=workers, prefetch=prefetch, factors={"read": slower})
         replays = self._roughly if roughly else self.replays
         return np.asarray(replays.now_s / replays.step_s(changed(self.fitted, made)))

@@ -450,3 +450,18 @@ class CapacityOptions:
     duration: float = option("Seconds to measure each number of ranks", 15.0)
     steps: int = option("Minimum steps for each number of ranks; MLPerf Storage requires 500", 10)
     seed: int = option("Seed for order and augmentation", 0)
+
+
+@dataclass(frozen=True)
+class WhatifOptions:
+    """What `loaderbench whatif` is asked: at least one of them."""
+
+    workers: int | None = option("Workers that prepare batches")
+    prefetch: int | None = option("Batches prepared ahead, per worker")
+    decoder: str | None = option("{decoders}, as far as the run probed it")
+    device: str | None = option("An emulated device, such as emulated:a100, or the time of a step: 12ms")
+    storage: str | None = option(
+        "What the storage gives: 500M/s, 1.2GB/s, a factor such as 2x, or a stored run whose storage it is",
+        metavar="RATE|RUN",
+    )
+    ranks: int | None = option("Ranks that train together, each of them this run, in step with each other")

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from loaderbench.cases.case import OPTIONS, Case, Change, FieldValue
-from loaderbench.cases.options import LARGEST, flag_of, is_count, read
+from loaderbench.cases.options import LARGEST, WhatifOptions, flag_of, is_count, options_of, read
 from loaderbench.cases.toml import read_toml
 from loaderbench.errors import ConfigError
 from loaderbench.printable import short
@@ -42,6 +42,8 @@ MOST_CASES = 10_000
 MIN_WORKER_LIMIT, WORKERS_PER_CPU = 256, 16
 """More workers than the larger of MIN_WORKER_LIMIT and WORKERS_PER_CPU × CPUs are refused: no figure would mean
 anything."""
+MOST_RANKS, MOST_PREFETCH = 16_384, 1_000
+"""Of a what-if."""
 SCALED_PRECISIONS = ("fp16", "pure-fp16", "amp-fp16")
 """Precisions that need a loss scale: small gradients underflow in fp16; bf16 has the range of fp32."""
 
@@ -162,6 +164,16 @@ def check_range(flag: str, value: float | None, least: float, most: float = MOST
         raise ConfigError(f"{flag} must be at least {least:g}, not {given}")
     if value is not None and value > most:
         raise ConfigError(f"{flag} must be at most {most:,.0f}")
+
+
+def check_whatif(options: WhatifOptions) -> None:
+    """Raises ConfigError where nothing is to change, or a number is out of range."""
+    if options == WhatifOptions():
+        *others, last = (flag_of(one.name) for one in options_of(WhatifOptions))
+        raise ConfigError(f"say what to change: {', '.join(others)} or {last}")
+    check_range("--workers", options.workers, 0)
+    check_range("--prefetch", options.prefetch, 1, MOST_PREFETCH)
+    check_range("--ranks", options.ranks, 2, MOST_RANKS)
 
 
 def check_seconds(flag: str, seconds: float, least: float = 0.0) -> None:

@@ -27,14 +27,15 @@ def ledger(
         list[str] | None,
         typer.Option(
             "--kind",
-            help="Show only this kind: epoch, validation, training, gain, memory, fit or split; may be repeated",
+            help="Show only this kind: epoch, validation, training, gain, whatif, memory, fit or split; may be "
+            "repeated",
         ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Include other machines' entries")] = False,
     last: Annotated[int, typer.Option(help="Show this many of the newest entries")] = LAST,
     output: OutputOptions,
 ) -> None:
-    """Compare predictions with measurements: forecasts, gains of advice, memory, largest batches, splits."""
+    """Compare predictions with measurements: forecasts, advice, what-ifs, memory, largest batches, splits."""
     from loaderbench.cases.study import check_choice
     from loaderbench.recording.ledger import LEDGER_KINDS
     from loaderbench.recording.store import Store

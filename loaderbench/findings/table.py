@@ -30,6 +30,7 @@ from loaderbench.findings.missing import (
 )
 from loaderbench.findings.reasons import COMPARISON_NOTES, EVIDENCE, REASONS, TRACE_FAULTS, WATCHED_NOTES
 from loaderbench.findings.row import Details, Row
+from loaderbench.findings.whatif import WHATIF_ASSUMED, WHATIF_MISSING
 from loaderbench.plain import Json
 
 SECTIONS: Mapping[str, tuple[Row, ...]] = {
@@ -43,6 +44,7 @@ SECTIONS: Mapping[str, tuple[Row, ...]] = {
     "Notes on a watched script": WATCHED_NOTES,
     "Notes of a comparison": COMPARISON_NOTES,
     "Limits of a capacity study": CAPACITY_LIMITS,
+    "What a what-if assumes": WHATIF_ASSUMED,
     "Why a figure is missing": (
         *RUN_MISSING,
         *WATCHED_MISSING,
@@ -51,6 +53,7 @@ SECTIONS: Mapping[str, tuple[Row, ...]] = {
         *CAPACITY_MISSING,
         *SIZING_MISSING,
         *MODEL_MISSING,
+        *WHATIF_MISSING,
     ),
 }
 FINDINGS: dict[str, Row] = {row.code: row for rows in SECTIONS.values() for row in rows}

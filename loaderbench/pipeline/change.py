@@ -37,7 +37,11 @@ class Change:
     cpu: float = 1.0
     """The same of the CPU seconds of a batch."""
     issue: float = 1.0
+    issue_s: float | None = None
+    """Seconds in which the host issues a step."""
     copy: float = 1.0
+    copy_s: float | None = None
+    """Seconds of copying a batch."""
     device: float = 1.0
     device_s: float | None = None
     """Seconds of computing a step."""
@@ -49,18 +53,25 @@ class Change:
 
 
 def changed(fitted: Fitted, change: Change) -> Edited:
-    """The pipeline after a change."""
-    found = beside_less_work(fitted, without(fitted, change.without), min(1.0, change.prep))
+    """The pipeline after a change. What is taken out stays out, whatever it would be instead."""
+    gone = change.without
+    found = beside_less_work(fitted, without(fitted, gone), min(1.0, change.prep))
     one, stages = found.stages.batches, found.stages
+
+    def of_step(name: str, cause: Removed, factor: float, seconds: float | None) -> Times | float:
+        return getattr(one, name) * factor if seconds is None or cause in gone else seconds
+
     found = found.with_(
-        prep=one.prep * change.prep, cpu=one.cpu * change.cpu, issue=one.issue * change.issue,
-        copy=one.copy * change.copy, device=one.device * change.device if change.device_s is None else change.device_s,
+        prep=one.prep * change.prep, cpu=one.cpu * change.cpu,
+        issue=of_step("issue", "launch", change.issue, change.issue_s),
+        copy=of_step("copy", "transfer", change.copy, change.copy_s),
+        device=of_step("device", "compute", change.device, change.device_s),
         read=(one.read - one.tail) * change.reading + one.tail, shared_s=stages.shared_s * change.reading,
     )  # fmt: skip
     if change.workers is not None or change.depth is not None or change.rate is not None:
         workers = found.stages.workers if change.workers is None else change.workers
         found = _beside_others(fitted, _in_line(fitted, found), workers)
-    if change.rate is not None:
+    if change.rate is not None and "storage" not in gone:
         found = found.with_(shared_s=1.0 / change.rate)
     if change.least_s:
         found = replace(found, stages=_at_least(found.stages, change.least_s))
@@ -69,6 +80,8 @@ def changed(fitted: Fitted, change: Change) -> Edited:
 
 
 def _crew(stages: Stages, change: Change) -> Stages:
+    if change.workers is None and change.prefetch is None and change.depth is None and change.in_turn is None:
+        return stages
     workers = stages.workers if change.workers is None else change.workers
     ahead = change.depth
     if ahead is None:
@@ -88,9 +101,7 @@ def _in_line(fitted: Fitted, found: Edited) -> Edited:
     real = fitted.real
     if real.opaque:
         return found
-    usual = usual_s(real)
-    alone = usual * _longer(fitted, met(real, real.measured_s), 1.0)
-    part = max(0.0, alone - real.shared_s) / max(usual, 1e-12)
+    part = own_read_s(fitted) / max(usual_s(real), 1e-12)
 
     def served(stages: Stages) -> Stages:
         one = stages.batches
@@ -113,6 +124,13 @@ def _beside_others(fitted: Fitted, found: Edited, workers: int) -> Edited:
 
     found = replace(found, stages=shared(found.stages, max(1, workers) + 1))
     return replace(found, against=shared(against, max(1, fitted.real.workers) + 1))
+
+
+def own_read_s(fitted: Fitted) -> float:
+    """Seconds of reading a batch with no other reader beside it, less what the storage works for it."""
+    real = fitted.real
+    alone = usual_s(real) * _longer(fitted, met(real, real.measured_s), 1.0)
+    return max(0.0, alone - real.shared_s)
 
 
 def _longer(fitted: Fitted, before: float, then: float) -> float:

@@ -16,13 +16,24 @@ from loaderbench.analysis.statistics import t_quantile
 from loaderbench.cases.arms import Arm
 from loaderbench.pipeline.edits import Edited, Removed, without
 from loaderbench.pipeline.fit import Fitted
-from loaderbench.pipeline.replay import Order, orders, step_s
+from loaderbench.pipeline.replay import Order, of_ranks, orders, step_s
 from loaderbench.pipeline.stages import Stages, Times
 from loaderbench.recording.record import Estimate
 
 DRAWS = 60
 METHOD = "replay of the run's batches; blocks and windows drawn anew, Student's t, 95 %"
 NORMAL = 1.96
+RANKS_STREAM = 9
+"""Of the random numbers that say where each rank begins."""
+COLUMNS_AT_ONCE = 8192
+"""Replays of ranks at once: a few hundred MB."""
+
+
+def longer(most: float) -> Times:
+    """[1 + 2 DRAWS] by how much what is not known may be longer: up to `most` times; the value itself is not."""
+    part = np.random.default_rng(29).uniform(0.0, 1.0, 1 + 2 * DRAWS)
+    part[0] = 0.0
+    return np.asarray(most**part)
 
 
 @dataclass(frozen=True)
@@ -43,10 +54,25 @@ class Replays:
 
     def step_s(self, edited: Edited) -> Times:
         """[1 + 2 draws] seconds a step of an edit. Its arms' means are known no better than by their own windows."""
+        return self._as_now(edited, step_s(edited.stages, self.order, self._factors_of(edited)))
+
+    def in_step_s(self, edited: Edited, ranks: int) -> Times:
+        """[1 + 2 draws] seconds a step of so many ranks that wait for each other in every step."""
+        random, factors, parts = np.random.default_rng(RANKS_STREAM), self._factors_of(edited), []
+        several = max(1, COLUMNS_AT_ONCE // ranks)
+        for begin in range(0, len(self.order.rows), several):
+            order = of_ranks(self.order.part(begin, begin + several), ranks, random)
+            of_some = {name: np.repeat(one[begin : begin + several], ranks) for name, one in factors.items()}
+            parts.append(step_s(edited.stages, order, of_some, ranks=ranks).reshape(-1, ranks).mean(axis=1))
+        return self._as_now(edited, np.concatenate(parts))
+
+    def _factors_of(self, edited: Edited) -> dict[str, Times]:
         factors = {name: self._factors[arm] for name, arm in edited.of_arms.items()}
         for name, drawn in edited.factors.items():
             factors[name] = factors.get(name, 1.0) * drawn[: len(self.order.rows)]
-        found = step_s(edited.stages, self.order, factors)
+        return factors
+
+    def _as_now(self, edited: Edited, found: Times) -> Times:
         return found if edited.against is None else self.now_s * found / step_s(edited.against, self.order)
 
     def gain(self, causes: Collection[Removed]) -> Times:

@@ -36,6 +36,8 @@ SETTLED = 0.25
 """Of the steps, the first part is left out: the queue fills."""
 BLOCKS_A_WINDOW = 4
 """Whole rounds of the workers are drawn together, in at most so many blocks a window."""
+QUEUES = 4
+"""A replay is at least so many times as long as the queue is deep, so that the first part holds its filling."""
 STANDSTILLS, MOST_WITH_STANDSTILLS = 10, 6000
 """A replay meets ten standstills at least, if these many steps are enough for that."""
 _Clock = Callable[[Times, Times | float], Times]
@@ -55,9 +57,13 @@ class Order:
     num_blocks: int
     num_windows: int
 
+    def part(self, begin: int, end: int) -> Order:
+        """Some of the replays."""
+        return Order(self.rows[begin:end], self.counted[begin:end], self.num_blocks, self.num_windows)
+
     def first(self) -> Order:
         """The run itself alone."""
-        return Order(self.rows[:1], self.counted[:1], self.num_blocks, self.num_windows)
+        return self.part(0, 1)
 
 
 def orders(stages: Stages, draws: int, seed: int = 5) -> Order:
@@ -92,24 +98,38 @@ def _blocks(rows: NDArray[np.int64], lanes: int) -> list[NDArray[np.int64]]:
     return [rows[begin : begin + size] for begin in range(0, len(rows), size)]
 
 
-def step_s(stages: Stages, order: Order, factors: Mapping[str, Times] = _NONE, *, in_step: bool = False) -> Times:
+def of_ranks(order: Order, ranks: int, random: np.random.Generator) -> Order:
+    """Each replay as often as there are ranks, begun anywhere: so in no step do two ranks have the same batch but by
+    chance."""
+    num = order.rows.shape[1]
+    begins = random.integers(num, size=(len(order.rows), ranks, 1))
+    rows = np.take_along_axis(order.rows[:, None], (begins + np.arange(num)) % num, axis=2)
+    return Order(rows.reshape(-1, num), np.repeat(order.counted, ranks), order.num_blocks, order.num_windows)
+
+
+def step_s(
+    stages: Stages, order: Order, factors: Mapping[str, Times] = _NONE, *, in_step: bool = False, ranks: int = 1
+) -> Times:
     """[D] mean seconds a step in each replay.
 
     Args:
         factors: column of the batches → [D], by which it is multiplied in each replay.
         in_step: the replays are ranks that wait for each other in every step.
+        ranks: so many replays in a row are such ranks.
     """
     draws, num = order.rows.shape
     steps, counted = num, order.counted
     running: _Clock = _never
+    if QUEUES * stages.depth > num:
+        steps = QUEUES * stages.depth
     if stages.standstill is not None and stages.standstill.length_s > 0:
         wanted = STANDSTILLS * stages.standstill.period_s / max(stages.measured_s, 1e-9)
-        steps = int(min(max(steps, wanted), MOST_WITH_STANDSTILLS))
+        steps = max(steps, int(min(wanted, MOST_WITH_STANDSTILLS)))
         running = _between(stages.standstill, draws, np.random.default_rng(STANDSTILL_STREAM))
-        if steps > num:
-            counted = np.full(draws, int(steps * (1 - SETTLED)))
+    if steps > num:
+        counted = np.full(draws, int(steps * (1 - SETTLED)))
     columns = _Columns(stages.batches, order.rows.T, factors)
-    done = _replay(stages, columns, steps, running, in_step=in_step)
+    done = _replay(stages, columns, steps, running, draws if in_step else ranks)
     return np.asarray((done[-1] - done[steps - 1 - counted, np.arange(draws)]) / counted)
 
 
@@ -149,7 +169,7 @@ class _Storage:
         return np.where(fits, before, served)
 
 
-def _replay(stages: Stages, one: _Columns, steps: int, running: _Clock, *, in_step: bool) -> Times:
+def _replay(stages: Stages, one: _Columns, steps: int, running: _Clock, ranks: int) -> Times:
     """[steps, D] when each step is done."""
     draws, num = one.draws, one.num
     work, prep, after, cores_s = one.read + one.prep, one.prep, one.take + one.issue, one.cpu / stages.processors
@@ -184,8 +204,8 @@ def _replay(stages: Stages, one: _Columns, steps: int, running: _Clock, *, in_st
         issued = begun + after[row]
         copied = np.maximum(returned, copied if stages.overlap else last) + copy[row]
         last = np.maximum(np.maximum(copied, last) + device[row], issued)
-        if in_step:
-            last = np.broadcast_to(last.max(), draws)
+        if ranks > 1:
+            last = np.repeat(last.reshape(-1, ranks).max(axis=1), ranks)
         done[k] = last
         host = np.maximum(issued, done[k - in_flight]) if k >= in_flight else issued
     return done

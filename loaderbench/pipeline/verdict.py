@@ -8,7 +8,8 @@ edit of its reads that gains half of what all gain, else how its rate grows with
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from loaderbench.analysis import storage
 from loaderbench.analysis.processors import by_whom
 from loaderbench.cases.arms import Arm
+from loaderbench.pipeline.change import Change, changed
 from loaderbench.pipeline.edits import Removed, without
 from loaderbench.pipeline.fit import EXPLAINED, Fitted, fit, residual
 from loaderbench.pipeline.gains import Replays
@@ -66,9 +68,27 @@ def held_out_residual(run: Run) -> tuple[float, bool] | None:
     return None if fitted is None else (residual(fitted), held_out)
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What would limit a run that was changed, and what removing it would give then."""
+
+    bottleneck: Bottleneck
+    joint: tuple[Cause, ...]
+    gains: Mapping[Removable, Estimate]
+    joint_gain: Estimate | None
+
+
+def limits(fitted: Fitted, replays: Replays, change: Change) -> Limits:
+    """What limits the run after a change, judged as a run is."""
+    found = _Judge(fitted, replays, change).judged()
+    return Limits(found.bottleneck, found.joint, found.gains, found.joint_gain)
+
+
 class _Judge:
-    def __init__(self, fitted: Fitted) -> None:
-        self.fitted, self.replays = fitted, Replays(fitted)
+    """Judges a run, or what a change makes of it."""
+
+    def __init__(self, fitted: Fitted, replays: Replays | None = None, change: Change | None = None) -> None:
+        self.fitted, self.replays, self.change = fitted, replays or Replays(fitted), change
         facts = fitted.recording.facts
         self.stages = list[Cause](["storage", "prep"])
         if not facts.device.on_host_cpus and not fitted.is_watched:
@@ -84,8 +104,18 @@ class _Judge:
     def gain(self, *causes: Removed) -> Times:
         key = frozenset(causes)
         if key not in self._draws:
-            self._draws[key] = self.replays.gain(key)
+            self._draws[key] = self.replays.gain(key) if self.change is None else self._changed_gain(key)
         return self._draws[key]
+
+    def _changed_gain(self, causes: frozenset[Removed]) -> Times:
+        assert self.change is not None
+        gone = replace(self.change, without=self.change.without | causes)
+        return np.maximum(1.0, self._then_s / np.maximum(self.replays.step_s(changed(self.fitted, gone)), 1e-12))
+
+    @cached_property
+    def _then_s(self) -> Times:
+        assert self.change is not None
+        return self.replays.step_s(changed(self.fitted, self.change))
 
     def judged(self) -> Replayed:
         gains = {
@@ -95,16 +125,20 @@ class _Judge:
         if contention is not None:
             gains["contention"] = contention[1]
         bottleneck, joint = self._named(contention)
-        explained, held_out = held_out_residual(self.fitted.run) or (float("nan"), False)
+        explained, held_out = self._explained()
         if abs(residual(self.fitted)) > EXPLAINED:
             bottleneck, joint = "undetermined", ()
         estimates = {cause: self.replays.estimate(gain) for cause, gain in gains.items()}
         together = [WITHOUT[cause] for cause in joint if cause in WITHOUT]
         return Replayed(
             bottleneck, joint, estimates, self.replays.estimate(self.gain(*together)) if together else None, explained,
-            held_out, kind=self._kind() if "storage" in joint or bottleneck == "storage" else None,
+            held_out, kind=self._kind() if self.change is None and "storage" in (bottleneck, *joint) else None,
             by=None if contention is None else self._by(contention[0]),
         )  # fmt: skip
+
+    def _explained(self) -> tuple[float, bool]:
+        none = float("nan"), False
+        return none if self.change is not None else held_out_residual(self.fitted.run) or none
 
     def _contention(self) -> tuple[Removed, Times] | None:
         seen = self.fitted.seen

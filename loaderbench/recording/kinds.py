@@ -99,6 +99,11 @@ KINDS: Mapping[str, Kind] = {
         "reporting.forecast:ShownForecast",
         ("forecast", "commands.forecast:forecast"),
     ),
+    "whatif": Kind(
+        "recording.whatif:WhatifFacts", "recording.whatif:Whatif", "analysis.whatif:whatif_of",
+        "reporting.whatif:ShownWhatif",
+        ("whatif", "commands.whatif:whatif"),
+    ),
     "capacity": Kind(
         "recording.capacity:CapacityFacts", "recording.capacity:Capacity", "analysis.capacity:capacity_of",
         "reporting.capacity:ShownCapacity",

@@ -9,8 +9,9 @@ from typing import Literal, get_args
 
 from loaderbench.recording.facts import Environment
 
-LedgerKind = Literal["epoch", "validation", "training", "gain", "memory", "fit", "split"]
-"""`epoch`, `validation`, `training`: of `forecast --check`; `gain`: of advice, by `run --verify`; `memory`: peaks by
+LedgerKind = Literal["epoch", "validation", "training", "gain", "whatif", "memory", "fit", "split"]
+"""`epoch`, `validation`, `training`: of `forecast --check`; `gain`: of advice, by `run --verify`; `whatif`:
+the step of a run as `whatif` predicted it, by the first later run of that; `memory`: peaks by
 `model memory`; `fit`: largest batches by `model fit`; `split`: the finish of a split batch by `model split`."""
 LEDGER_KINDS: tuple[LedgerKind, ...] = get_args(LedgerKind)
 Unit = Literal["s", "ratio", "bytes", "images"]

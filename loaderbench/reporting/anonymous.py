@@ -48,6 +48,8 @@ VALUES = re.compile(r"-?\d{1,7}(?:,-?\d{1,7})*")
 PROCESSORS = re.compile(r"the affinity mask allows \d+ of \d+ CPUs \(taskset, cpuset\)|a cgroup quota of [\d.]+ CPUs")
 COUNTER = re.compile(r"diskstats|/proc/diskstats|/proc/self/mountstats")
 """What counts a storage's bytes, without the disk or mount."""
+RATE = re.compile(r"[\d.]+\s*([kKMGT]?i?B?/s|[x×])")
+"""A storage as a what-if is asked for it."""
 EMULATED = re.compile(r"emulated (?P<name>.+) \(profile (?P<profile>[^:]+): (?P<origin>[^:]+)\)")
 
 
@@ -239,6 +241,11 @@ def memory_source(anonymous: Anonymous, text: str) -> str:
     return "a cgroup" if text.startswith("/sys/fs/cgroup/") else left_out_unless_harmless(anonymous, text)
 
 
+def asked_storage(anonymous: Anonymous, text: str) -> str:
+    """A rate or a factor stays; anything else is a run."""
+    return text if RATE.fullmatch(text) else anonymous.run_id(text)
+
+
 def matching(pattern: re.Pattern[str]) -> Rule:
     """The begin of the text that follows the pattern."""
 
@@ -272,6 +279,7 @@ RULES: Mapping[str, Rule] = {
     "run_id": Anonymous.run_id, "study_id": Anonymous.run_id, "source_id": Anonymous.run_id,
     "runs": Anonymous.run_id, "own_runs": Anonymous.run_id, "run_ids": Anonymous.run_id,
     "null_loader_run": Anonymous.run_id,
+    "WhatifAsked.storage": asked_storage,
     # plug-ins and their options
     "loader": _loader, "decoder": _decoder, "device": device, "beside": device,
     "loader_options": _option, "decoder_options": _option,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,18 +17,25 @@ from loaderbench.recording.facts import Gpu
 from loaderbench.recording.machines import same_hardware, same_setup
 from loaderbench.recording.record import Range
 from loaderbench.recording.split_times import Split
+from loaderbench.recording.store import Store
 from loaderbench.recording.studies import StudyRecord, SweepFacts
+from loaderbench.studies.ledger import collect
 from tests.ledger_records import (
     MIB,
+    MORE_WORKERS,
     batch_memory,
     checked,
     fit_study,
     forecast_study,
     gain,
+    keep_run,
+    keep_study,
     make_entry,
+    measured_run,
     memory_study,
     study_of,
     verified_run,
+    whatif_study,
 )
 from tests.made import make_environment, make_record
 
@@ -245,3 +253,35 @@ def test_facts_that_cannot_be_judged_are_counted_and_the_others_stay() -> None:
     broken = replace(facts, turns=replace(facts.turns, split_ns=np.zeros((1, 1, 1), np.int64)))
     found = collected([], [study_of("model_split", broken, None), fit_study(24, 22)])
     assert [one.kind for one in found.entries] == ["fit"] and found.num_unreadable == 1
+
+
+# -- what-ifs ---------------------------------------------------------------------------------------------
+
+
+def test_a_what_if_is_scored_by_the_first_later_run_of_exactly_that() -> None:
+    study = whatif_study(0.040, 0.035, 0.045)
+    runs = [
+        measured_run(0.050, started_at="2026-01-02T00:00:00+00:00"),
+        measured_run(0.044),
+        measured_run(0.020, started_at="2025-12-30T00:00:00+00:00"),  # before it was predicted
+        measured_run(0.021, case=MORE_WORKERS.changed(batch_size=32)),
+        measured_run(0.022, case=MORE_WORKERS.changed(cache="warm")),
+        measured_run(0.023, environment=make_environment(64)),
+        measured_run(0.024, status="interrupted"),
+    ]
+    (entry,) = collected(runs, [study]).entries
+    assert (entry.kind, entry.unit, entry.predicted, entry.held) == ("whatif", "s", 0.040, True)
+    assert entry.measured == pytest.approx(0.044)
+    assert collected(runs[2:], [study]).entries == ()
+
+
+def test_a_what_if_that_no_run_can_be_is_never_scored() -> None:
+    assert collected([measured_run(0.044)], [whatif_study(0.040, None, None, wanted=None)]).entries == ()
+
+
+def test_the_store_is_searched_for_the_run_of_a_what_if(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    keep_study(store, whatif_study(0.040, 0.035, 0.042))
+    keep_run(store, measured_run(0.044))
+    (entry,) = collect(store).entries
+    assert entry.held is False and entry.source_id in {one.study_id for one in store.studies()}

@@ -47,7 +47,8 @@ def request(command: str, images: Path, folder: Path) -> list[str | Path]:
         "run": [*emulated, "--dry-run"], "sweep": [*emulated, "--dry-run"], "tune": [*emulated, "--dry-run"],
         "compare": [f"a={images}", f"b={copy}", "--device", "emulated", "--dry-run", *closed],
         "capacity": [*emulated, "--max-ranks", "1", "--batch-size", "4"],
-        "forecast": ["latest", *closed], "gaps": [folder / "trace.json"], "ledger": closed,
+        "forecast": ["latest", *closed], "whatif": ["latest", *closed],
+        "gaps": [folder / "trace.json"], "ledger": closed,
         "precision": ["--device", "cpu", *closed], "selftest": ["--device", "cpu", "--only", "nosuch", *closed],
         "model layers": model, "model memory": model, "model fit": model, "model size": model, "model offload": model,
         "model io": model, "model split": ["lenet", "--device", "cpu:1,cpu:1", *closed],
@@ -57,7 +58,7 @@ def request(command: str, images: Path, folder: Path) -> list[str | Path]:
 
 
 COMMANDS = (
-    "run", "sweep", "tune", "compare", "capacity", "forecast", "gaps", "ledger", "precision", "selftest",
+    "run", "sweep", "tune", "compare", "capacity", "forecast", "whatif", "gaps", "ledger", "precision", "selftest",
     "model layers", "model memory", "model fit", "model size", "model offload", "model io", "model split",
     "dataset make", "dataset derive", "dataset convert",
 )  # fmt: skip

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from loaderbench.pipeline.replay import orders, step_s
+from loaderbench.pipeline.replay import of_ranks, orders, step_s
 from loaderbench.pipeline.stages import Batches, Stages, Standstill
 
 MS = 1e-3
@@ -99,6 +99,18 @@ def test_ranks_in_step_wait_for_the_slowest() -> None:
     apart, together = (step_s(one, orders(one, 32), in_step=in_step) for in_step in (False, True))
     assert apart[0] == pytest.approx(float(device.mean()), rel=0.02)
     assert together[0] == pytest.approx(0.02, rel=0.02) and np.ptp(together) < 1e-9
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8, 1024])
+def test_the_slowest_of_some_ranks_is_the_largest_of_as_many_draws(ranks: int) -> None:
+    # A batch takes 20 ms with probability p, else 10: the slowest of N takes 10 + 10 (1 − (1 − p)^N) on average.
+    device = np.full(NUM, 0.01)
+    device[[1, 5, 6, 11, 17, 23, 24, 30, 37, 38, 40, 46]] = 0.02
+    one = stages(4).with_(device=device)
+    order = of_ranks(orders(one, 3), ranks, np.random.default_rng(1))
+    found = step_s(one, order, ranks=ranks).reshape(-1, ranks)
+    assert np.ptp(found, axis=1).max() < 1e-9
+    assert found[0, 0] == pytest.approx(0.01 + 0.01 * (1 - 0.75**ranks), rel=0.05)
 
 
 def test_blocks_and_windows_are_drawn_anew() -> None:

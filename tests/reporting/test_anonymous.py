@@ -38,7 +38,16 @@ from tests import filled as filling
 from tests.analysis import test_layer_rows as layers
 from tests.analysis import test_sizing as sizing
 from tests.capacity_facts import capacity_facts, of_storage
-from tests.ledger_records import batch_memory, checked, fit_study, forecast_study, keep_study, memory_study, study_of
+from tests.ledger_records import (
+    batch_memory,
+    checked,
+    fit_study,
+    forecast_study,
+    keep_study,
+    memory_study,
+    study_of,
+    whatif_study,
+)
 from tests.made import make_environment
 from tests.offload_facts import study as offload_facts
 from tests.poisoned import poisoned, text_fields, texts_of
@@ -162,6 +171,7 @@ def sensible_studies() -> list[StudyRecord]:
         memory_study(batch_memory(8, 10**6, 10**6 + 1)),
         fit_study(100, 101),
         forecast_study([checked(Range(1.0, 0.9, 1.1), 1.05)]),
+        whatif_study(0.04, 0.03, 0.05, assumed=(Reason("whatif_workers", {"cpus": 8.0}),)),
         replace(study_of("compare", CompareFacts({"a": "mine", "b": "nfs"}, 2), None), runs=("r-mine", "r-nfs")),
     ]
 

@@ -141,6 +141,24 @@ OTHERS = [
     ["compare", "--baseline", "latest", "--threshold", "2", "--results", "runs"],
     ["forecast", "latest", "--results", "nothing"],
     ["forecast", FAILED, "--results", "runs"],
+    ["whatif", "latest", "--results", "runs"],
+    ["whatif", "latest", "--workers", "4", "--results", "nothing"],
+    ["whatif", FAILED, "--workers", "4", "--results", "runs"],
+    ["whatif", stored.STUDY_IDS["whatif"], "--workers", "4", "--results", "kinds"],
+    ["whatif", stored.STUDY_IDS["tune"], "--workers", "4", "--results", "kinds"],
+    ["whatif", "latest", "--workers", "-1", "--results", "runs"],
+    ["whatif", "latest", "--ranks", "1", "--results", "runs"],
+    *(
+        ["whatif", stored.RUN_IDS["watched-waits"], *change, "--results", "runs"]
+        for change in (
+            ("--workers", "0"),
+            ("--workers", "9999"),
+            ("--device", "emulated:a100"),
+            ("--decoder", "pillow"),
+            ("--storage", "500M/s"),
+            ("--storage", "quick"),
+        )
+    ),
     ["trace", "nosuch", "--results", "runs"],
     ["trace", FAILED, "--results", "runs"],
     ["gaps", "nosuch.json"],

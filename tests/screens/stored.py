@@ -23,7 +23,7 @@ from loaderbench.recording.model_memory import BatchMemoryFacts, MeasuredMemory,
 from loaderbench.recording.model_size import BatchFacts, KnownStep, StepRound
 from loaderbench.recording.model_split import DroppedMember, KnownTimes, MemberFacts, MovedPart
 from loaderbench.recording.offload_study import OffloadSetting, ResultCheck, SettingFacts
-from loaderbench.recording.record import Advice, GapShare, Range, RunRecord, SlowFile, SlowFolder, Tail
+from loaderbench.recording.record import Advice, Estimate, GapShare, Range, RunRecord, SlowFile, SlowFolder, Tail
 from loaderbench.recording.split_times import Split, SplitTime
 from loaderbench.recording.store import RUNS_FOLDER, RunFolder, Store, StudyFolder
 from loaderbench.recording.studies import (
@@ -40,6 +40,7 @@ from loaderbench.recording.studies import (
     TuneFacts,
     TuneScreen,
 )
+from loaderbench.recording.whatif import Limit, RanksThen, WhatifAsked, WhatifFacts
 from loaderbench.reporting import words
 from loaderbench.studies.measure import judged
 from tests import ledger_records as ledgers
@@ -53,7 +54,7 @@ from tests.analysis import test_sizing as sizes
 from tests.analysis.test_trace_gaps import EVENTS
 from tests.capacity_facts import au_look, capacity_facts, of_storage
 from tests.convert_schema1 import convert
-from tests.made import make_case, make_device, make_environment
+from tests.made import CASE, make_case, make_device, make_environment
 from tests.precision_facts import MODEL, numbers, timing
 from tests.reporting import example_records as examples
 from tests.selftest import test_selftest as selftests
@@ -300,6 +301,47 @@ MODELS = {
     ),
 }  # fmt: skip
 
+STEP_S = Estimate(0.08, 0.076, 0.084, "s", 12, "replay")
+WHATIF = WhatifFacts(
+    source_id="20260101-000000-000-run", case=CASE, environment=HERE, asked=WhatifAsked(workers=8, prefetch=4),
+    samples_per_step=64.0, now_s=STEP_S, then_s=Estimate(0.041, 0.037, 0.0455, "s", 12, "replay"),
+    gain=Estimate(1.95, 1.75, 2.17, "ratio", 12, "replay"),
+    limit=Limit(
+        "storage", (), {"storage": Estimate(1.4, 1.3, 1.51, "ratio", 12, "replay"),
+        "prep": Estimate(1.02, 1.0, 1.05, "ratio", 12, "replay")},
+    ),
+    residual=0.012, held_out=True,
+    assumed=(Reason("whatif_workers", {"cpus": 8.0}), Reason("whatif_readers_probed", {"rate": 5e8})),
+    wanted=CASE.changed(workers=8, prefetch=4),
+)  # fmt: skip
+NO_CASE = {"wanted": "no run can be measured that is exactly this, so the ledger will not score it"}
+WHATIFS = {
+    "whatif": WHATIF,
+    "whatif-ranks": replace(
+        WHATIF, asked=WhatifAsked(storage="2GB/s", ranks=64), wanted=None, missing=NO_CASE,
+        gain=Estimate(0.9, 0.82, 0.98, "ratio", 12, "replay"), then_s=Estimate(0.089, 0.081, 0.098, "s", 12, "replay"),
+        ranks=RanksThen(64, STEP_S, Estimate(0.1, 0.06, 0.14, "fraction", 12, "replay")),
+        assumed=(
+            Reason("whatif_ranks"), Reason("whatif_rate", {"rate": 2e9}),
+            Reason("whatif_ranks_share", {"rate": 2e9 / 64}),
+        ),
+    ),
+    "whatif-device": replace(
+        WHATIF, asked=WhatifAsked(device="emulated:a100"), limit=Limit("mixed", ("storage", "prep"), {}, STEP_S),
+        assumed=(
+            Reason(
+                "whatif_device", {"device_name": "NVIDIA A100", "step_s": 0.07, "batch_size": 64, "label": "published"}
+            ),
+            Reason("whatif_issue", {"issue_s": 0.004}),
+        ),
+        wanted=CASE.changed(device="emulated:y"),
+    ),
+    "whatif-unexplained": replace(
+        WHATIF, residual=0.31, held_out=False, limit=Limit("undetermined", (), {}),
+        then_s=Estimate(0.041, None, None, "s", 1, "replay"), gain=Estimate(1.95, None, None, "ratio", 1, "replay"),
+    ),
+}  # fmt: skip
+
 OF_KIND: Mapping[StudyKind, Mapping[str, StudyFacts]] = {
     "capacity": CAPACITIES,
     "model_offload": OFFLOADS,
@@ -312,6 +354,7 @@ OF_KIND: Mapping[StudyKind, Mapping[str, StudyFacts]] = {
     "model_fit": {name: one for name, one in MODELS.items() if name.startswith("fit")},
     "model_io": {name: one for name, one in MODELS.items() if name.startswith("io")},
     "precision": {name: one for name, one in MODELS.items() if name.startswith("precision")},
+    "whatif": WHATIFS,
 }
 """Kind → name → facts of a study without runs; the first of each kind is the plain one."""
 
@@ -561,7 +604,10 @@ def make_predictions(root: Path) -> None:
             [ledgers.checked(Range(1.0, 0.9, 1.1), 1.05), ledgers.checked(Range(0.4, 0.35, 0.5), 0.6, "warm")],
             (Range(3.0, 2.8, 3.3), 3.4),
         ),
+        ledgers.whatif_study(0.041, 0.037, 0.0455),
     )
+    measured = ledgers.measured_run(0.044)
+    keep_record(root, replace(measured, run_id=run_id(2, "measured")))
     for number, study in enumerate(studies):
         name = run_id(500 + number, study.kind)
         StudyFolder(name, root / name, STARTED_AT).write(replace(study, study_id=name))
