@@ -9,11 +9,22 @@ WHATIF_ASSUMED = (
         "whatif_workers",
         (
             "each worker takes as long for a batch as this run's workers did, but for waits for each other at the "
-            "storage and at the {cpus:.2g} processor{cpus:plural} that the run has",
+            "storage and at the {cpus:.2g} processor{cpus:plural} that the run may use",
             "each worker takes as long for a batch as this run's workers did, but for waits for each other at the "
             "storage",
         ),
         examples=({"cpus": 8.0}, {"cpus": None}),
+    ),
+    Row(
+        "whatif_left",
+        "other programs go on as they did, and leave the run {left:.2g} of the {cpus} processors; the interval reaches "
+        "to where a run that wants more gets more",
+        examples=({"left": 0.46, "cpus": 2},),
+    ),
+    Row(
+        "whatif_fewer",
+        "fewer workers wait less for the processors that others want too, by half of what is possible; the interval "
+        "holds both ends",
     ),
     Row(
         "whatif_first_workers",

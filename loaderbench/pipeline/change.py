@@ -44,6 +44,8 @@ class Change:
     device: float = 1.0
     device_s: float | None = None
     """Seconds of computing a step."""
+    processors: float | None = None
+    """That the run has, beside others that hold some."""
     without: frozenset[Removed] = frozenset()
     guessed: Mapping[str, float] = field(default_factory=dict)
     """Column → by how much it may also be longer."""
@@ -68,6 +70,8 @@ def changed(fitted: Fitted, change: Change) -> Edited:
         found = _in_line(fitted, found)
     if change.rate is not None and "storage" not in gone:
         found = found.with_(shared_s=1.0 / change.rate)
+    if change.processors is not None and "others" not in gone:
+        found = found.with_(processors=change.processors)
     found = replace(found, stages=_crew(found.stages, change))
     return replace(found, guessed=change.guessed)
 

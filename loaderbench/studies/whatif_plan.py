@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from loaderbench import plugins
 from loaderbench.analysis import storage
+from loaderbench.analysis.processors import left_for
 from loaderbench.analysis.whatif import bytes_per_step, decoder_ratio, samples_per_step
 from loaderbench.cases.case import SCALED, Case, FieldValue
 from loaderbench.cases.options import Time, WhatifOptions
@@ -26,6 +27,8 @@ from loaderbench.recording.store import Store, load_stored
 from loaderbench.recording.whatif import Missing, WhatifAsked
 
 MOST_FACTOR = 1_000.0
+LEAST_PART = 0.1
+"""Of today's preparation, what is left of it at least where fewer workers wait less."""
 RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?/s")
 FACTOR = re.compile(r"(\d+(?:\.\d+)?)\s*[x×]")
 LEAST_READ_S = 1e-5
@@ -40,6 +43,10 @@ class WhatifPlan:
     asked: WhatifAsked
     changes: dict[str, object] = field(default_factory=dict)
     """Fields of the pipeline's change."""
+    prep: float = 1.0
+    """Seconds of preparing a batch ÷ those of today."""
+    guessed: dict[str, float] = field(default_factory=dict)
+    """Column of the batches → by how much it may also be longer."""
     fields: dict[str, FieldValue] = field(default_factory=dict)
     """Fields of the case that would be others."""
     assumed: list[Reason] = field(default_factory=list)
@@ -52,7 +59,7 @@ class WhatifPlan:
 
     @property
     def change(self) -> Change:
-        return Change(**self.changes)  # type: ignore[arg-type]
+        return Change(**self.changes, prep=self.prep, guessed=self.guessed)  # type: ignore[arg-type]
 
     @property
     def loader_changes(self) -> bool:
@@ -90,7 +97,15 @@ def planned(run: Run, options: WhatifOptions, store: Store) -> WhatifPlan:
         _decoder(plan, options.decoder)
     if options.device is not None:
         _device(plan, options.device)
+    if plan.loader_changes or options.device is not None:
+        _processors(plan)
     if options.ranks is not None:
+        rank = fitted.recording.rank
+        if rank is not None:
+            raise ConfigError(
+                f"--ranks: {run.run_id} is itself one of {rank.place.ranks} ranks, whose steps may hold waits for the "
+                "others; ask of a run of one process"
+            )
         plan.assumed.append(Reason("whatif_ranks"))
         plan.measurable = False
     if options.storage is not None:
@@ -161,7 +176,28 @@ def _more_readers(plan: WhatifPlan, workers: int) -> None:
         plan.assumed.append(Reason("whatif_readers_probed" if probed else "whatif_readers_fetched", {"rate": rate}))
     else:
         plan.assumed.append(Reason("whatif_readers_unknown"))
-        plan.changes["guessed"] = {"read": workers / max(1, real.workers)}
+        plan.guessed["read"] = workers / max(1, real.workers)
+
+
+def _processors(plan: WhatifPlan) -> None:
+    """Whether others keep processors from the run: a faster one wants more of them, and it is the scheduler who decides
+    (by threads, or by groups of them, as between containers)."""
+    seen, real = plan.fitted.seen, plan.fitted.real
+    if seen is None or not seen.waits or not seen.for_others > 0:
+        return
+    left = left_for(seen, seen.cpus)
+    if left < real.processors:
+        plan.changes["processors"] = left
+        plan.guessed["cpu"] = left / real.processors
+        plan.assumed.append(Reason("whatif_left", {"left": left, "cpus": seen.cpus}))
+    workers, one = plan.asked.workers, real.batches
+    if workers and workers < real.workers and one.prep.mean() > 0:
+        # As long as now, where each thread gets its part; as much less as there are fewer, where all together do.
+        waits = float(min(1.0, one.queue.mean() / one.prep.mean()))
+        least = max(LEAST_PART, 1.0 - waits * (1.0 - workers / real.workers))
+        plan.prep *= least**0.5
+        plan.guessed["prep"] = least
+        plan.assumed.append(Reason("whatif_fewer"))
 
 
 def _decoder(plan: WhatifPlan, name: str) -> None:
@@ -179,7 +215,7 @@ def _decoder(plan: WhatifPlan, name: str) -> None:
         some = f"it timed {', '.join(known)}" if known else "it timed none: preparing took too little of a step"
         raise ConfigError(f"--decoder {short(name)}: {run.run_id} did not time this decoder; {some}")
     of_time, of_cpu = ratio
-    plan.changes |= {"prep": of_time, "cpu": of_cpu}
+    plan.prep, plan.changes["cpu"] = of_time, of_cpu
     traits = plugins.DECODERS.find(decoder).traits
     scale = (feed.decode_scale or "off") if traits.scales else None
     if feed.decode_scale == SCALED and scale is None:

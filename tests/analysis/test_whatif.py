@@ -12,7 +12,11 @@ from loaderbench.analysis.whatif import whatif_of
 from loaderbench.cases.options import WhatifOptions
 from loaderbench.cases.study import check_whatif
 from loaderbench.errors import ConfigError
-from loaderbench.recording.facts import DecoderProbe, PrepProbe, Run
+from loaderbench.pipeline.change import Change, changed
+from loaderbench.pipeline.fit import fit
+from loaderbench.pipeline.replay import orders, step_s
+from loaderbench.recording.facts import DecoderProbe, PrepProbe, RankRecording, Run
+from loaderbench.recording.rank_place import RankPlace
 from loaderbench.recording.store import Store
 from loaderbench.recording.whatif import Whatif, WhatifFacts
 from loaderbench.studies.measure import judged
@@ -171,3 +175,25 @@ def test_a_loader_that_tells_nothing_is_refused_with_the_reason() -> None:
     with pytest.raises(ConfigError, match="does not tell when a worker began and ended a batch"):
         facts(run, workers=4)
     assert whatif(run, ranks=4).ranks is not None
+
+
+def test_a_run_that_was_one_of_several_ranks_is_no_rank_of_others() -> None:
+    run = run_of(PREP)
+    assert run.recording is not None
+    run.recording.rank = RankRecording(RankPlace(0, 4, 0, "one", "torchrun"), ())
+    with pytest.raises(ConfigError, match="itself one of 4 ranks"):
+        facts(run, ranks=8)
+    assert whatif(run, workers=4).gain.value > 1.5
+
+
+def test_what_others_leave_of_the_processors_bounds_what_more_workers_give() -> None:
+    # 40 ms of a processor for a batch: where half of one is left, a step takes 80 ms, however many workers there are.
+    fitted = fit(run_of(PREP))
+    assert fitted is not None
+    fitted = replace(fitted, real=fitted.real.with_(cpu=0.04))
+    for processors, expected_s in ((None, 0.02), (0.5, 0.08)):
+        edited = changed(fitted, Change(workers=16, processors=processors))
+        found = step_s(edited.stages, orders(fitted.real, 0))
+        assert found[0] == pytest.approx(expected_s, rel=0.05)
+    alone = changed(fitted, Change(workers=16, processors=0.5, without=frozenset({"others"})))
+    assert alone.stages.processors == fitted.real.processors
