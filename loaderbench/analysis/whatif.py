@@ -12,7 +12,7 @@ from loaderbench.analysis.record import judged_run
 from loaderbench.cases.arms import Arm
 from loaderbench.findings.table import words
 from loaderbench.pipeline.change import Change, changed
-from loaderbench.pipeline.fit import Fitted
+from loaderbench.pipeline.fit import Fitted, residual
 from loaderbench.pipeline.gains import Replays
 from loaderbench.pipeline.stages import Times
 from loaderbench.pipeline.verdict import held_out_residual, limits
@@ -49,15 +49,15 @@ def predict(fitted: Fitted, change: Change, ranks: int | None, now_s: float, *, 
         loader_changes: it changes more than the step.
     """
     replays = Replays(fitted)
-    explained, held_out = held_out_residual(fitted.run) or (float("nan"), False)
-    error = math.hypot(
-        math.log1p(OWN_ERROR if loader_changes else OF_A_STEP), abs(math.log(max(1.0 + explained, 1e-3)))
-    )
+    explained, held_out = held_out_residual(fitted.run) or (residual(fitted), False)
+    scale = now_s / float(replays.now_s[0])
+    off = max(abs(math.log(max(1.0 + explained, 1e-3))), abs(math.log(max(scale, 1e-3))))
+    error = math.hypot(math.log1p(OWN_ERROR if loader_changes else OF_A_STEP), off)
     found = limits(fitted, replays, change)
     limit = Limit(found.bottleneck, found.joint, found.gains, found.joint_gain)
     together = None
     if ranks is not None and ranks > 1:
-        alone = replays.step_s(changed(fitted, change)) * now_s / replays.now_s[0]
+        alone = replays.step_s(changed(fitted, change)) * scale
         alone_s = _within(replays.estimate(alone, "s"), error)
         replays = Replays(fitted, DRAWS_OF_RANKS)
         one_s = replays.step_s(changed(fitted, change))
@@ -66,7 +66,6 @@ def predict(fitted: Fitted, change: Change, ranks: int | None, now_s: float, *, 
         together = RanksThen(ranks, alone_s, _fraction(replays, waits))
     else:
         then_s = replays.step_s(changed(fitted, change))
-    scale = now_s / float(replays.now_s[0])
     return Predicted(
         replays.estimate(replays.now_s * scale, "s"), _within(replays.estimate(then_s * scale, "s"), error),
         _within(replays.estimate(replays.now_s / np.maximum(then_s, 1e-12)), error), limit, explained, held_out,

@@ -42,8 +42,8 @@ MOST_CASES = 10_000
 MIN_WORKER_LIMIT, WORKERS_PER_CPU = 256, 16
 """More workers than the larger of MIN_WORKER_LIMIT and WORKERS_PER_CPU × CPUs are refused: no figure would mean
 anything."""
-MOST_RANKS, MOST_PREFETCH = 16_384, 1_000
-"""Of a what-if."""
+MOST_RANKS, MOST_PREFETCH = 4096, 1000
+"""Of a what-if, which replays each rank: 4096 of them take 1 GB at most."""
 SCALED_PRECISIONS = ("fp16", "pure-fp16", "amp-fp16")
 """Precisions that need a loss scale: small gradients underflow in fp16; bf16 has the range of fp32."""
 

@@ -9,11 +9,16 @@ WHATIF_ASSUMED = (
         "whatif_workers",
         (
             "each worker takes as long for a batch as this run's workers did, but for waits for each other at the "
-            "storage and at the {cpus:.2g} processor{cpus:plural} that the run has",
+            "storage and at the {cpus:.2g} processor{cpus:plural} that the run may use",
             "each worker takes as long for a batch as this run's workers did, but for waits for each other at the "
             "storage",
         ),
         examples=({"cpus": 8.0}, {"cpus": None}),
+    ),
+    Row(
+        "whatif_others",
+        "other programs go on as they did, and each of this run's threads gets as much of the processors as each of "
+        "theirs; the interval reaches to where more workers get no more of them together, as between containers",
     ),
     Row(
         "whatif_first_workers",

@@ -25,8 +25,8 @@ METHOD = "replay of the run's batches; blocks and windows drawn anew, Student's 
 NORMAL = 1.96
 RANKS_STREAM = 9
 """Of the random numbers that say where each rank begins."""
-COLUMNS_AT_ONCE = 8192
-"""Replays of ranks at once: a few hundred MB."""
+COLUMNS_AT_ONCE = 2048
+"""Replays of ranks at once: 100 MB, of long recordings 400."""
 
 
 def longer(most: float) -> Times:

@@ -25,7 +25,7 @@ class WhatifAsked:
     prefetch: int | None = None
     decoder: str | None = None
     device: str | None = None
-    """As it was resolved, or a time of a step."""
+    """As it was given: an emulated device, or the time of a step."""
     storage: str | None = None
     """A rate, a factor, or the id of a run."""
     ranks: int | None = None

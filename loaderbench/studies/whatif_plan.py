@@ -18,8 +18,9 @@ from loaderbench.devices.select import known_times, parse_device, traits_of
 from loaderbench.errors import ConfigError
 from loaderbench.findings.table import words
 from loaderbench.pipeline.change import Change, own_read_s
-from loaderbench.pipeline.fit import Fitted, fit
+from loaderbench.pipeline.fit import Fitted, fair_part, fit
 from loaderbench.pipeline.gains import longer
+from loaderbench.pipeline.stages import Times
 from loaderbench.printable import short
 from loaderbench.recording.caveats import Reason
 from loaderbench.recording.facts import Run
@@ -41,6 +42,8 @@ class WhatifPlan:
     asked: WhatifAsked
     changes: dict[str, object] = field(default_factory=dict)
     """Fields of the pipeline's change."""
+    factors: dict[str, Times] = field(default_factory=dict)
+    """Column of the batches → how much of its value it may be."""
     fields: dict[str, FieldValue] = field(default_factory=dict)
     """Fields of the case that would be others."""
     assumed: list[Reason] = field(default_factory=list)
@@ -53,7 +56,7 @@ class WhatifPlan:
 
     @property
     def change(self) -> Change:
-        return Change(**self.changes)  # type: ignore[arg-type]
+        return Change(**self.changes, factors=self.factors)  # type: ignore[arg-type]
 
     @property
     def loader_changes(self) -> bool:
@@ -92,6 +95,12 @@ def planned(run: Run, options: WhatifOptions, store: Store) -> WhatifPlan:
     if options.device is not None:
         _device(plan, options.device)
     if options.ranks is not None:
+        rank = fitted.recording.rank
+        if rank is not None:
+            raise ConfigError(
+                f"--ranks: {run.run_id} is itself one of {rank.place.ranks} ranks, whose steps may hold waits for the "
+                "others; ask of a run of one process"
+            )
         plan.assumed.append(Reason("whatif_ranks"))
         plan.measurable = False
     if options.storage is not None:
@@ -146,6 +155,7 @@ def _workers(plan: WhatifPlan) -> None:
         plan.assumed.append(Reason("whatif_first_workers"))
     if plan.asked.storage is None:
         _more_readers(plan, asked.workers)
+    _beside_others(plan, asked.workers)
 
 
 def _more_readers(plan: WhatifPlan, workers: int) -> None:
@@ -162,7 +172,17 @@ def _more_readers(plan: WhatifPlan, workers: int) -> None:
         plan.assumed.append(Reason("whatif_readers_probed" if probed else "whatif_readers_fetched", {"rate": rate}))
     else:
         plan.assumed.append(Reason("whatif_readers_unknown"))
-        plan.changes["factors"] = {"read": longer(workers / max(1, real.workers))}
+        plan.factors["read"] = longer(workers / max(1, real.workers))
+
+
+def _beside_others(plan: WhatifPlan, workers: int) -> None:
+    """Where others hold the processors that the run leaves: who decides what more workers get is the scheduler, by
+    threads, or by groups of them, as between containers."""
+    seen = plan.fitted.seen
+    if seen is None or (before := fair_part(seen, max(1, plan.fitted.real.workers) + 1)) == 1.0:
+        return
+    plan.factors["cpu"] = longer(max(1.0, fair_part(seen, max(1, workers) + 1) / before))
+    plan.assumed.append(Reason("whatif_others"))
 
 
 def _decoder(plan: WhatifPlan, name: str) -> None:
@@ -180,7 +200,7 @@ def _decoder(plan: WhatifPlan, name: str) -> None:
         some = f"it timed {', '.join(known)}" if known else "it timed none: preparing took too little of a step"
         raise ConfigError(f"--decoder {short(name)}: {run.run_id} did not time this decoder; {some}")
     of_time, of_cpu = ratio
-    plan.changes |= {"prep": of_time, "cpu": of_cpu}
+    plan.changes["prep"], plan.changes["cpu"] = of_time, of_cpu
     traits = plugins.DECODERS.find(decoder).traits
     scale = (feed.decode_scale or "off") if traits.scales else None
     if feed.decode_scale == SCALED and scale is None:

@@ -12,7 +12,8 @@ from loaderbench.analysis.whatif import whatif_of
 from loaderbench.cases.options import WhatifOptions
 from loaderbench.cases.study import check_whatif
 from loaderbench.errors import ConfigError
-from loaderbench.recording.facts import DecoderProbe, PrepProbe, Run
+from loaderbench.recording.facts import DecoderProbe, PrepProbe, RankRecording, Run
+from loaderbench.recording.rank_place import RankPlace
 from loaderbench.recording.store import Store
 from loaderbench.recording.whatif import Whatif, WhatifFacts
 from loaderbench.studies.measure import judged
@@ -171,3 +172,12 @@ def test_a_loader_that_tells_nothing_is_refused_with_the_reason() -> None:
     with pytest.raises(ConfigError, match="does not tell when a worker began and ended a batch"):
         facts(run, workers=4)
     assert whatif(run, ranks=4).ranks is not None
+
+
+def test_a_run_that_was_one_of_several_ranks_is_no_rank_of_others() -> None:
+    run = run_of(PREP)
+    assert run.recording is not None
+    run.recording.rank = RankRecording(RankPlace(0, 4, 0, "one", "torchrun"), ())
+    with pytest.raises(ConfigError, match="itself one of 4 ranks"):
+        facts(run, ranks=8)
+    assert whatif(run, workers=4).gain.value > 1.5
