@@ -68,6 +68,11 @@ def priced(record: RunRecord, price: Price, num_images: int | None) -> RunRecord
     return replace(record, price=figures)
 
 
+def saved(per_hour: float, speedup: Estimate) -> Cost:
+    """What a speed-up saves, for the same work."""
+    return _cost(per_hour, _part(speedup), None)
+
+
 def gain_without_waiting(verdict: Verdict | None) -> tuple[Estimate | None, NoWaiting | None]:
     """(how much faster the run would be without what its verdict names, or why that is not known)"""
     if verdict is None:

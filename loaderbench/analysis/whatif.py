@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from loaderbench.analysis.price import saved
 from loaderbench.analysis.record import judged_run
 from loaderbench.cases.arms import Arm
 from loaderbench.findings.table import words
@@ -126,7 +127,8 @@ def whatif_of(facts: WhatifFacts) -> Whatif:
         missing["interval"] = words("whatif_one_block", {})
     return Whatif(
         facts.source_id, facts.asked, now, then, _times(facts.gain, ranks), facts.ranks, facts.limit, facts.residual,
-        facts.held_out, tuple(one.text() for one in facts.assumed), facts.wanted, missing,
+        facts.held_out, tuple(one.text() for one in facts.assumed), facts.wanted, missing, facts.price,
+        None if facts.price is None or facts.ranks is not None else saved(facts.price.per_hour, facts.gain),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from loaderbench.cases.options import WhatifOptions
+from loaderbench.cases.options import PriceOptions, WhatifOptions
 from loaderbench.commands.kept import measure_kept
 from loaderbench.commands.options import OutputOptions, with_options
 
@@ -17,6 +17,7 @@ def whatif(
     *,
     run: Annotated[str, typer.Argument(help="Stored run: an id, a unique prefix of it, a folder, or latest")],
     asked: WhatifOptions,
+    cost: PriceOptions,
     output: OutputOptions,
 ) -> None:
     """Predict a stored run's speed with other workers, another storage, another device, or many ranks."""
@@ -27,4 +28,4 @@ def whatif(
     from loaderbench.recording.store import Store
     from loaderbench.studies.whatif import WhatifStudy, predicted_of
 
-    measure_kept(partial(WhatifStudy, predicted_of(run, asked, Store(output.results))), output)
+    measure_kept(partial(WhatifStudy, predicted_of(run, asked, Store(output.results), cost.price)), output)

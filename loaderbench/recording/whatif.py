@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from loaderbench.cases.case import Case
+from loaderbench.cases.options import Price
 from loaderbench.recording.caveats import Reason
 from loaderbench.recording.facts import Environment
-from loaderbench.recording.record import Bottleneck, Cause, Estimate, Removable
+from loaderbench.recording.record import Bottleneck, Cause, Cost, Estimate, Removable
 
 Missing = Literal["interval", "wanted"]
 """What can be unknown."""
@@ -83,6 +84,8 @@ class WhatifFacts:
     """The case that a run of exactly this would have; None where no run can be one."""
     missing: Mapping[Missing, str] = field(default_factory=dict)
     """What is None → why."""
+    price: Price | None = None
+    """Of the machine, where it was given."""
 
 
 # -- findings --------------------------------------------------------------------------------------------
@@ -113,3 +116,7 @@ class Whatif:
     """What was assumed, in sentences."""
     wanted: Case | None
     missing: Mapping[Missing, str]
+    price: Price | None = None
+    saves: Cost | None = None
+    """For the same work, of a machine at that price; less than nothing where it is slower. Null without a price, and
+    where there are several ranks, each of which has a machine."""

@@ -74,7 +74,7 @@ def _plain(value: Range) -> str:
     return amount(value.value) + interval(value)
 
 
-def money(value: float | str, price: PriceFigures) -> str:
+def money(value: float | str, price: PriceFigures | Price) -> str:
     """`$1.41`, `1.41 EUR`, `1.41`: with the currency as it was given."""
     text = value if isinstance(value, str) else amount(value)
     if not price.currency:

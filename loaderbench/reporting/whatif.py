@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from loaderbench.cases.case import FIELDS, Change, flags
+from loaderbench.cases.options import Price
 from loaderbench.pipeline.fit import EXPLAINED
-from loaderbench.recording.record import Estimate
+from loaderbench.recording.record import Cost, Estimate, Range
 from loaderbench.recording.whatif import Limit, Whatif, WhatifAsked, WhatifFacts
 from loaderbench.reporting import format as fmt
+from loaderbench.reporting.price import amount, interval, money
 from loaderbench.reporting.result import Column, Result, Row, Section, Table
 from loaderbench.reporting.shown import Shown
 from loaderbench.reporting.words import NAMES
@@ -78,12 +80,31 @@ def answer_lines(found: Whatif) -> list[str]:
     if found.ranks is not None:
         alone = fmt.duration(found.ranks.alone_s.value)
         lines.append(f"A rank that waits for no other would take {alone} a step; {limit_words(found.limit)}.")
+    if found.price is not None:
+        lines.append(saves_words(found.price, found.saves))
     if abs(found.residual) > EXPLAINED:
         lines.append(
             f"The model does not explain this run: it is off by {fmt.percent(abs(found.residual))} on the run as it "
             "was. Take these figures as rough."
         )
     return lines
+
+
+def saves_words(price: Price, saves: Cost | None) -> str:
+    """What it saves of the machine's price, or costs beyond it."""
+    hour = money(f"{price.per_hour:,.2f}", price)
+    if saves is None:
+        return f"At {hour} an hour for each rank, what all of them cost together is not compared with this run."
+    is_less = saves.hour.value < 0
+    each, month = (_magnitude(one) if is_less else one for one in (saves.hour, saves.month))
+    verb, more = ("cost", " more") if is_less else ("save", "")
+    told = f"{money(amount(each.value), price)}{interval(each)} an hour{more}"
+    return f"At {hour} an hour, the same work would {verb} {told}, {money(amount(month.value), price)} a month."
+
+
+def _magnitude(loss: Range) -> Range:
+    low, high = (None if end is None else -end for end in (loss.high, loss.low))
+    return Range(-loss.value, low, high)
 
 
 def rests_on(found: Whatif) -> list[str]:

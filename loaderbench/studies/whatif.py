@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from loaderbench.analysis.whatif import predict, samples_per_step, whatif_of
-from loaderbench.cases.options import RESULTS, WhatifOptions, group
+from loaderbench.cases.options import RESULTS, Price, WhatifOptions, group, read
 from loaderbench.cases.study import check_whatif
 from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import Run
@@ -21,12 +21,14 @@ from loaderbench.studies.whatif_plan import planned
 
 
 def whatif(
-    run: Run | str | os.PathLike[str], *, results: str | os.PathLike[str] = RESULTS, **options: object
-) -> Whatif:
+    run: Run | str | os.PathLike[str], *, results: str | os.PathLike[str] = RESULTS,
+    price: Price | str | float | None = None, **options: object,
+) -> Whatif:  # fmt: skip
     """What a stored run would take if something were another one: `loaderbench whatif` for Python. Kept in `results`.
 
     Args:
         run: a run from `load_run`; or its id in `results`, a unique prefix of it, its folder, or `latest`.
+        price: what the machine costs an hour, to say what the change saves: "2.50/h".
         options: workers, prefetch, decoder, device, storage, ranks, as on the command line.
 
     Raises:
@@ -35,18 +37,18 @@ def whatif(
     """
     if unknown := set(options) - set(WhatifOptions.__dataclass_fields__):
         raise TypeError(f"whatif() has no option '{sorted(unknown)[0]}'")
-    asked, store = group(WhatifOptions, options), Store(results)
+    asked, store, cost = group(WhatifOptions, options), Store(results), read("price", Price | None, price)
     check_whatif(asked)
     if isinstance(run, Run):
-        facts = predicted(run, judged(run), asked, store)
+        facts = predicted(run, judged(run), asked, store, cost)
     else:
-        facts = predicted_of(str(run), asked, store)
+        facts = predicted_of(str(run), asked, store, cost)
     study = WhatifStudy(facts, store)
     study.run(lambda line, stays: None)
     return whatif_of(facts)
 
 
-def predicted_of(name: str, options: WhatifOptions, store: Store) -> WhatifFacts:
+def predicted_of(name: str, options: WhatifOptions, store: Store, price: Price | None = None) -> WhatifFacts:
     """The prediction for a stored run. Raises ConfigError as `whatif`."""
     check_whatif(options)
     folder = Path(name)
@@ -59,10 +61,12 @@ def predicted_of(name: str, options: WhatifOptions, store: Store) -> WhatifFacts
         stored = store.find(name)  # says which runs the study has
     if stored.record is None:
         raise ConfigError(f"{stored.run_id} has no result: {stored.problem}")
-    return predicted(load_stored(stored), stored.record, options, store)
+    return predicted(load_stored(stored), stored.record, options, store, price)
 
 
-def predicted(run: Run, record: RunRecord, options: WhatifOptions, store: Store) -> WhatifFacts:
+def predicted(
+    run: Run, record: RunRecord, options: WhatifOptions, store: Store, price: Price | None = None
+) -> WhatifFacts:
     """The prediction for a run and its record. Raises ConfigError as `whatif`."""
     plan = planned(run, options, store)
     samples, rate = samples_per_step(plan.fitted), record.throughput
@@ -85,6 +89,7 @@ def predicted(run: Run, record: RunRecord, options: WhatifOptions, store: Store)
         ranks=found.ranks,
         wanted=plan.wanted,
         missing=plan.missing,
+        price=price,
     )
 
 

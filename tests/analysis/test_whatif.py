@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
+from loaderbench.analysis.price import saved
 from loaderbench.analysis.whatif import whatif_of
-from loaderbench.cases.options import WhatifOptions
+from loaderbench.cases.options import Price, WhatifOptions
 from loaderbench.cases.study import check_whatif
 from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import DecoderProbe, PrepProbe, RankRecording, Run
 from loaderbench.recording.rank_place import RankPlace
+from loaderbench.recording.record import Estimate
 from loaderbench.recording.store import Store
 from loaderbench.recording.whatif import Whatif, WhatifFacts
+from loaderbench.reporting.whatif import saves_words
 from loaderbench.studies.measure import judged
 from loaderbench.studies.whatif import predicted
 from tests.analysis.event_model import FILE_BYTES, NUM_SAMPLES, Pipeline, true_step_ms
@@ -181,3 +184,18 @@ def test_a_run_that_was_one_of_several_ranks_is_no_rank_of_others() -> None:
     with pytest.raises(ConfigError, match="itself one of 4 ranks"):
         facts(run, ranks=8)
     assert whatif(run, workers=4).gain.value > 1.5
+
+
+@pytest.mark.parametrize(
+    ("gain", "hour", "sentence"),
+    [
+        # 2.40 × (1 − 1 ÷ 2), in 730 hours 876; half as fast takes as much again
+        (2.0, 1.2, "At 2.40 an hour, the same work would save 1.20 (0.80–1.44) an hour, 876 a month."),
+        (0.5, -2.4, "At 2.40 an hour, the same work would cost 2.40 (1.44–3.36) an hour more, 1,752 a month."),
+    ],
+)
+def test_what_a_change_saves_at_a_price(gain: float, hour: float, sentence: str) -> None:
+    low, high = {2.0: (1.5, 2.5), 0.5: (1 / 2.4, 1 / 1.6)}[gain]
+    saves = saved(2.4, Estimate(gain, low, high, "ratio", 9, "made up"))
+    assert saves.hour.value == pytest.approx(hour) and saves.month.value == pytest.approx(730 * hour)
+    assert saves_words(Price(2.4), saves) == sentence
