@@ -17,27 +17,27 @@ WHATIF_ASSUMED = (
     ),
     Row(
         "whatif_others",
-        "other programs go on as they did, and each of this run's threads gets as much of the processors as each of "
-        "theirs; the interval reaches to where more workers get no more of them together, as between containers",
+        "other programs keep running, and each thread of this run gets as much CPU time as each of theirs; the "
+        "interval also covers a scheduler that gives more workers no more CPU time in total, as between containers",
     ),
     Row(
         "whatif_first_workers",
-        "handing a batch over from a worker process costs nothing: this run has no workers that would tell",
+        "passing a batch from a worker process is free: this run has no workers, so that cost is unknown",
     ),
     Row(
         "whatif_readers_probed",
-        "the storage gives to more readers what its probe found: {rate:rate} at most",
+        "the storage gives more readers {rate:rate} at most, as its probe measured",
         examples=({"rate": 5e8},),
     ),
     Row(
         "whatif_readers_fetched",
-        "the storage gives to more readers what this run's arms `real` and `fetch` tell: {rate:rate} at most",
+        "the storage gives more readers {rate:rate} at most, as measured by this run's arms `real` and `fetch`",
         examples=({"rate": 5e8},),
     ),
     Row(
         "whatif_readers_unknown",
-        "reads take no longer beside more readers: nothing in this run tells, so the interval reaches to where the "
-        "storage gives all of them no more than it gives now",
+        "more readers do not slow each other down; this run does not show whether that is so, and the interval also "
+        "covers a storage that is already at its limit",
     ),
     Row("whatif_memory", "images come from memory, as in this run"),
     Row(
@@ -47,7 +47,7 @@ WHATIF_ASSUMED = (
     ),
     Row(
         "whatif_factor",
-        "every read takes 1/{factor:g} of its time, slow files too; standstills of the storage stay",
+        "every read takes 1/{factor:g} as long; slow files stay as slow, and stalls of the storage stay",
         examples=({"factor": 2.0},),
     ),
     Row(
@@ -82,7 +82,7 @@ WHATIF_ASSUMED = (
     ),
     Row(
         "whatif_issue",
-        "the host issues a step in {issue_s:ms}, as in this run: the device's profile does not tell",
+        "the host issues a step in {issue_s:ms}, as in this run: the device's profile has no such figure",
         examples=({"issue_s": 0.004},),
     ),
     Row(
@@ -98,6 +98,6 @@ WHATIF_ASSUMED = (
     ),
 )
 WHATIF_MISSING = (
-    Row("whatif_one_block", "the run has one window with too few steps: nothing tells how far a figure may be off"),
+    Row("whatif_one_block", "the run has one window with too few steps for an interval"),
     Row("whatif_no_case", "no run can be measured that is exactly this, so the ledger will not score it"),
 )

@@ -28,7 +28,7 @@ NO_EPOCH: dict[NoEpoch, str] = {
     "rate_not_measured": "no rate was measured",
     "no_facts": "the facts of this run, which hold the number of images, are not stored",
     "no_files": "it read no files",
-    "no_length": "the loader does not tell how many samples it has, and no epoch ended",
+    "no_length": "the loader does not say how many samples it has, and no epoch ended",
 }
 WHOLE = 100.0
 """From this amount on no cents are shown."""
@@ -131,7 +131,7 @@ def _running_line(record: RunRecord, price: PriceFigures) -> str:
 
 def _no_waiting(record: RunRecord, price: PriceFigures) -> str:
     if price.no_waiting == "compute":
-        return "Feeding the device faster would save next to nothing of it: compute limits this run."
+        return "Feeding the device faster would save almost none of it: compute limits this run."
     unknown = "How much of that goes to waiting is not known: "
     if price.no_waiting == "undetermined":
         return f"{unknown}the verdict is undetermined."
@@ -177,7 +177,7 @@ def price_sentence(record: RunRecord) -> str:
     """What waiting costs and what the first advice would save, for a line among others; empty where it is not known."""
     price = record.price
     if price is not None and price.no_waiting == "compute":
-        return f"At {_per_hour(price)} an hour, feeding the device faster would save next to nothing."
+        return f"At {_per_hour(price)} an hour, feeding the device faster would save almost none of it."
     if price is None or price.waiting is None:
         return ""
     text = (

@@ -84,8 +84,8 @@ def answer_lines(found: Whatif) -> list[str]:
         lines.append(saves_words(found.price, found.saves))
     if abs(found.residual) > EXPLAINED:
         lines.append(
-            f"The model does not explain this run: it is off by {fmt.percent(abs(found.residual))} on the run as it "
-            "was. Take these figures as rough."
+            f"The model does not explain this run: it is off by {fmt.percent(abs(found.residual))} on the measured run. "
+            "Take these figures as rough."
         )
     return lines
 
@@ -125,15 +125,15 @@ def check_lines(found: Whatif, facts: WhatifFacts) -> list[str]:
         if getattr(getattr(wanted, part), name) != getattr(getattr(was, part), name)
     }
     return [
-        f"run the same with `{flags(differ)}`; `loaderbench ledger` then shows this prediction beside what was measured"
+        f"run the same with `{flags(differ)}`; `loaderbench ledger` then compares this prediction with the measurement"
     ]
 
 
 def pace_rows(found: Whatif) -> list[Row]:
     """The run as it was, and as it would be."""
     return [
-        ("as it was", found.now.step_s, found.now.samples_per_s, None),
-        ("then", found.then.step_s, found.then.samples_per_s, found.gain),
+        ("measured", found.now.step_s, found.now.samples_per_s, None),
+        ("predicted", found.then.step_s, found.then.samples_per_s, found.gain),
     ]
 
 
@@ -158,7 +158,7 @@ class ShownWhatif(Shown[WhatifFacts, Whatif]):
             ("To check it", check_lines(found, facts)),
             ("Missing figures", [f"{name}: {why}" for name, why in found.missing.items()]),
         ]
-        tables = [Table("The run as it was, and then", PACE_COLUMNS, pace_rows(found), PACE_NOTE)]
+        tables = [Table("The measured run, and the predicted one", PACE_COLUMNS, pace_rows(found), PACE_NOTE)]
         if found.limit.gains:
             tables.append(Table("What would limit it then", GAIN_COLUMNS, gain_rows(found.limit), GAIN_NOTE))
         return Result(

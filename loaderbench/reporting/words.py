@@ -356,7 +356,7 @@ def explained(residual: Residual) -> str:
     off = f"{abs(residual.value) * 100:.1f} %"
     if abs(residual.value) > MISSED:
         more = "longer" if residual.value > 0 else "shorter"
-        return f"the model of this run takes {off} {more} for a step: its predictions may be off by as much"
+        return f"the model of this run takes {off} {more} for a step: expect its predictions to be off as far"
     return f"the model explains this run to {off}{'' if residual.held_out else ' (one round: by its own batches)'}"
 
 
