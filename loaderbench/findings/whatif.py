@@ -51,6 +51,11 @@ WHATIF_ASSUMED = (
         examples=({"factor": 2.0},),
     ),
     Row(
+        "whatif_waits",
+        "what the script's workers waited for without wanting a processor counts as reading: a sleep, a lock or "
+        "another process too",
+    ),
+    Row(
         "whatif_other_storage",
         (
             "the storage is that of {run_id}: {rate:rate} by {by}, and a single reader takes {read_s:ms} for a batch "

@@ -120,7 +120,7 @@ def step_s(
     draws, num = order.rows.shape
     steps, counted = num, order.counted
     running: _Clock = _never
-    if QUEUES * stages.depth > num:
+    if QUEUES * stages.depth > num and np.isfinite(stages.measured_s):  # infinite: a window as it was, once
         steps = QUEUES * stages.depth
     if stages.standstill is not None and stages.standstill.length_s > 0:
         wanted = STANDSTILLS * stages.standstill.period_s / max(stages.measured_s, 1e-9)

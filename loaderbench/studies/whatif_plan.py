@@ -287,6 +287,8 @@ def _storage(plan: WhatifPlan, text: str, store: Store) -> None:
     if not fitted.recording.facts.loader.decodes:
         raise ConfigError(f"--storage: {run.run_id} read no files")
     plan.measurable = False
+    if fitted.is_watched:
+        plan.assumed.append(Reason("whatif_waits"))
     if match := FACTOR.fullmatch(text.strip()):
         rate = _faster(plan, float(match[1]), num_bytes)
     elif num_bytes is None:
