@@ -52,8 +52,8 @@ WHATIF_ASSUMED = (
     ),
     Row(
         "whatif_waits",
-        "all time in which the script's workers waited, but not for a CPU, counts as reading: a sleep, a lock or another "
-        "process too",
+        "all time in which the script's workers waited, but not for a CPU, counts as reading: a sleep, a lock or "
+        "another process too",
     ),
     Row(
         "whatif_other_storage",

@@ -84,8 +84,8 @@ def answer_lines(found: Whatif) -> list[str]:
         lines.append(saves_words(found.price, found.saves))
     if abs(found.residual) > EXPLAINED:
         lines.append(
-            f"The model does not explain this run: it is off by {fmt.percent(abs(found.residual))} on the measured run. "
-            "Take these figures as rough."
+            f"The model does not explain this run: it is off by {fmt.percent(abs(found.residual))} on the measured "
+            "run. Take these figures as rough."
         )
     return lines
 
