@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from loaderbench.analysis import storage
 from loaderbench.analysis.latency import Reads, reads_of, stalls
-from loaderbench.analysis.processors import Processors, available, processors_of
+from loaderbench.analysis.processors import ANOTHER, Processors, available, processors_of
 from loaderbench.cases.arms import Arm
 from loaderbench.pipeline.replay import Order, step_s
 from loaderbench.pipeline.stages import Batches, Stages, Standstill, Times
@@ -388,7 +388,8 @@ def fair_part(seen: Processors, threads: int) -> float:
     whole, wanted = available(seen), seen.own + seen.queued
     if not seen.for_others > 0 or seen.own + seen.held < FULL * seen.cpus or seen.queued < QUEUED * seen.own:
         return 1.0
-    return threads / (threads + max(0.0, whole * wanted / seen.own - wanted))
+    others = whole * wanted / seen.own - wanted
+    return threads / (threads + others) if others >= ANOTHER else 1.0
 
 
 def _seconds(one: Segment, begin: str, end: str) -> Times:
