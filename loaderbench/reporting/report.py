@@ -14,6 +14,7 @@ from loaderbench.analysis.study import gather, summarize
 from loaderbench.cases.options import Price
 from loaderbench.errors import ConfigError
 from loaderbench.findings.row import Severity
+from loaderbench.printable import counted
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.selection import select
 from loaderbench.recording.store import Store, StoredRun, StoredStudy, load_run
@@ -104,8 +105,7 @@ class Report:
     @property
     def count(self) -> str:
         """How much it shows, in words."""
-        number, noun = (len(self.records), "run") if self.records else (len(self.parts), "study")
-        return f"{number} {noun if number == 1 else {'run': 'runs', 'study': 'studies'}[noun]}"
+        return counted(len(self.records), "run") if self.records else counted(len(self.parts), "study", "studies")
 
     @property
     def studies(self) -> list[Part]:

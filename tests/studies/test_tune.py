@@ -301,7 +301,7 @@ def test_what_was_not_tried_is_said_and_the_winner_is_not_called_the_fastest_of_
     text = " ".join(shown(study).split())
     assert f"fastest of the {num} settings tried, of 32: --loader" in text and "8 by the loader alone" in text
     told = " ".join(text.split())
-    assert "Not tried: " in told and " of multiprocess" in told and "; a larger --budget tries more" in told
+    assert "Not tried " in told and " of multiprocess" in told and "; a larger --budget tries more" in told
     assert_kept(tmp_path, "tune")
 
 
