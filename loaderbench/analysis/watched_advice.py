@@ -107,11 +107,14 @@ def batches_of(segments: Sequence[Segment]) -> Batches | None:
 class Follower:
     """Predicts the step of a DataLoader that is set up otherwise, by replay of its batches."""
 
-    def __init__(self, replays: Replays, batches: Batches, cpus: int) -> None:
+    def __init__(self, replays: Replays, batches: Batches, cpus: int, ready_s: float | None) -> None:
+        """`ready_s`: of a step with its batch ready and no worker at work; None: unknown."""
         case = replays.fitted.run.case
         self.replays, self.fitted, self.batches, self.cpus = replays, replays.fitted, batches, cpus
         self.workers, self.prefetch = case.feed.workers, case.feed.prefetch or 2
         self._roughly = Replays(self.fitted, 0)
+        self._eased = 1.0 if ready_s is None else min(1.0, ready_s / max(float(batches.step.mean()), 1e-12))
+        """A step where no worker works beside it ÷ one of today."""
 
     def gain(self, change: CaseChange, *, roughly: bool = False) -> Draws:
         """`roughly`: the value alone."""
@@ -119,7 +122,11 @@ class Follower:
         assert isinstance(workers, int) and isinstance(prefetch, int)
         # Read waits that grow with the number of readers are those of a storage that gives no more.
         slower = longer(max(1.0, workers / max(1, self.workers)))
-        made = Change(workers=workers, prefetch=prefetch, factors={"read": slower})
+        factors = {"read": slower}
+        if workers != self.workers:  # a batch costs more workers as much as these, and as much of it is done then
+            factors["issue"] = longer(self._eased)
+            factors["issue"][0] = self._eased**0.5 if workers < self.workers else 1.0
+        made = Change(workers=workers, prefetch=prefetch, factors=factors)
         replays = self._roughly if roughly else self.replays
         return np.asarray(replays.now_s / replays.step_s(changed(self.fitted, made)))
 
@@ -158,7 +165,7 @@ def advise_watched(
 ) -> tuple[Advice, ...]:  # fmt: skip
     """At most MOST_ACTIONS, the best predicted first; then those whose gain does not follow from what was seen."""
     batches = None if run.recording is None else batches_of(run.recording.segments)
-    follower = None if batches is None or replays is None else Follower(replays, batches, cpus)
+    follower = None if batches is None or replays is None else Follower(replays, batches, cpus, model.ready_step_s)
     causes = set(verdict.joint or (verdict.bottleneck,))
     actions: list[Action] = []
     if follower is not None:

@@ -65,9 +65,9 @@ WHATIF_ASSUMED = (
         ),
         examples=(
             {"run_id": "RUN2", "rate": 5e8, "by": "probe", "read_s": 0.02},
-            {"run_id": "RUN2", "rate": 5e8, "by": "fetch", "read_s": None},
+            {"run_id": "RUN2", "rate": 5e8, "by": "arms", "read_s": None},
         ),
-        choices={"by": {"probe": "its probe", "fetch": "its arms `real` and `fetch`"}},
+        choices={"by": {"probe": "its probe", "arms": "its arms `real` and `fetch`"}},
     ),
     Row(
         "whatif_decoder",

@@ -204,7 +204,10 @@ class _Fit:
             part = fair_part(seen, max(1, self.workers) + 1)
             self.processors = max(available(seen) * part, seen.own)  # a quota lets bursts by
         else:
-            self.processors = float("inf") if run.environment is None else float(run.environment.cpus_usable)
+            probe = facts.prep_probe
+            known = None if probe is None else probe.num_cpus
+            known = known if run.environment is None else run.environment.cpus_usable
+            self.processors = float("inf") if known is None else float(known)
 
     def fitted(self) -> Fitted | None:
         real, recorded = self.stages(Arm.REAL), self.stages(Arm.REAL, whole=True)

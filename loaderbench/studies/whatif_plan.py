@@ -356,7 +356,7 @@ def _of_another(plan: WhatifPlan, text: str, num_bytes: float, store: Store) -> 
     plan.assumed.append(
         Reason(
             "whatif_other_storage",
-            {"run_id": run.run_id, "rate": rate, "by": "fetch" if probed is None else "probe", "read_s": read_s},
+            {"run_id": run.run_id, "rate": rate, "by": "arms" if probed is None else "probe", "read_s": read_s},
         )
     )
     return rate

@@ -89,7 +89,7 @@ def test_a_saving_is_named_by_its_advice() -> None:
 @pytest.mark.parametrize(
     ("verdict", "said"),
     [
-        (Verdict("compute"), "Feeding the device faster would save next to nothing of it: compute limits this run."),
+        (Verdict("compute"), "Feeding the device faster would save almost none of it: compute limits this run."),
         (Verdict("undetermined"), "is not known: the verdict is undetermined."),
         (Verdict("prep"), "is not known: how fast the run would be without waiting for CPU preparation was not"),
     ],
