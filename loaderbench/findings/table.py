@@ -95,7 +95,8 @@ class _Known(dict[str, "_Shown"]):
         value = self._details.get(name)
         if isinstance(value, float) and not math.isfinite(value):
             return False
-        return self._is_chosen(name) or (value is not None and value not in ("", [], {}))
+        is_empty = isinstance(value, str | list | dict) and not value
+        return self._is_chosen(name) or (value is not None and not is_empty)
 
     def __missing__(self, name: str) -> _Shown:
         value = self._details.get(name)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
+import numpy as np
 import pytest
 
 import loaderbench
@@ -159,3 +160,9 @@ def test_a_row_is_all_that_a_finding_takes(tmp_path: Path, monkeypatch: pytest.M
     assert caveat["severity"] == VERDICT
     assert caveat["message"] == "a fan stopped, and the GPU reached 91 °C" and caveat["hint"] == "clean the fan"
     assert "| `fan_stopped` | a fan stopped, and the GPU reached 93 °C | clean the fan. |" in reference_text()
+
+
+def test_figures_of_numpy_are_shown_as_any_others() -> None:
+    # a comparison of such a value with a list is an array, which has no truth
+    figures = {"shadow": np.float64(0.25), "spans": np.float64(0.75)}
+    assert words("shadow_differs", figures) == words("shadow_differs", {"shadow": 0.25, "spans": 0.75})
