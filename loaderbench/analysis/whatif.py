@@ -13,7 +13,7 @@ from loaderbench.analysis.record import judged_run
 from loaderbench.cases.arms import Arm
 from loaderbench.findings.table import words
 from loaderbench.pipeline.change import Change, changed
-from loaderbench.pipeline.fit import Fitted, residual
+from loaderbench.pipeline.fit import Fitted, batch_bytes, residual
 from loaderbench.pipeline.gains import Replays
 from loaderbench.pipeline.stages import Times
 from loaderbench.pipeline.verdict import held_out_residual, limits
@@ -96,8 +96,7 @@ def samples_per_step(fitted: Fitted) -> float:
 
 def bytes_per_step(fitted: Fitted) -> float | None:
     """Mean bytes of the files behind a batch; None where it has none, or they are not known."""
-    rows = np.concatenate([one.window for one in fitted.recording.of(Arm.REAL)])
-    found = float(rows[:, STEP["encoded_bytes"]].mean())
+    found = batch_bytes(fitted.recording)
     return found if found > 0 else None
 
 

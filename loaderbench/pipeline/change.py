@@ -14,7 +14,7 @@ import numpy as np
 from loaderbench.analysis import storage
 from loaderbench.analysis.processors import available
 from loaderbench.pipeline.edits import Edited, Removed, beside_less_work, without
-from loaderbench.pipeline.fit import Fitted, fair_part, met, usual_s
+from loaderbench.pipeline.fit import Fitted, batch_bytes, fair_part, met, usual_s
 from loaderbench.pipeline.stages import Stages, Times
 
 
@@ -128,16 +128,23 @@ def _beside_others(fitted: Fitted, found: Edited, workers: int) -> Edited:
 
 def own_read_s(fitted: Fitted) -> float:
     """Seconds of reading a batch with no other reader beside it, less what the storage works for it."""
-    real = fitted.real
+    real, curve = fitted.real, _curve(fitted)
     alone = usual_s(real) * _longer(fitted, met(real, real.measured_s), 1.0)
+    if curve:  # a read whose reader waits for processors lasts longer than one of the probe
+        readers, batches_per_s = curve[0][0], curve[0][1] / max(batch_bytes(fitted.recording), 1e-12)
+        alone = min(alone, readers / batches_per_s)
     return max(0.0, alone - real.shared_s)
+
+
+def _curve(fitted: Fitted) -> list[tuple[int, float]]:
+    """(readers, bytes a second of all) as the storage was probed, the fewest first."""
+    return sorted((one.readers, storage.rate(one)) for one in storage.stages(fitted.recording.facts.storage.ceiling))
 
 
 def _longer(fitted: Fitted, before: float, then: float) -> float:
     """How many times as long a read lasts that meets `then` readers, not `before`: by the storage probe, else own +
     shared × readers."""
-    probe = fitted.recording.facts.storage.ceiling
-    curve = sorted((one.readers, one.readers / storage.rate(one)) for one in storage.stages(probe))
+    curve = [(readers, readers / rate) for readers, rate in _curve(fitted)]
     if len(curve) > 1:
         readers, each = np.log(np.array(curve)).T
         return float(np.exp(np.interp(np.log(then), readers, each) - np.interp(np.log(before), readers, each)))

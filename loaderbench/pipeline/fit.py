@@ -458,14 +458,18 @@ def _served_s(recording: Recording, fetch: Stages, readers: int) -> float | None
     """Seconds that the storage works for a batch when more readers get no more from it: its bytes ÷ the rate that the
     probe found, and no more than `fetch` took, by as much less as more readers got there. None where it was not probed.
     """
-    probe, rows = recording.facts.storage.ceiling, [one.window for one in recording.of(Arm.REAL)]
-    rates = sorted((one.readers, storage.rate(one)) for one in storage.stages(probe))
+    rates = sorted((one.readers, storage.rate(one)) for one in storage.stages(recording.facts.storage.ceiling))
     if len(rates) < 2:
         return None
-    batch_bytes = float(np.concatenate(rows)[:, STEP["encoded_bytes"]].mean())
     num, rate = np.log(np.array(rates)).T
     part = float(np.exp(np.interp(np.log(readers), num, rate) - rate.max()))
-    return min(batch_bytes / max(one for _, one in rates), fetch.measured_s * part)
+    return min(batch_bytes(recording) / max(one for _, one in rates), fetch.measured_s * part)
+
+
+def batch_bytes(recording: Recording) -> float:
+    """Mean bytes of the files behind a batch of `real`."""
+    rows = [one.window for one in recording.of(Arm.REAL)]
+    return float(np.concatenate(rows)[:, STEP["encoded_bytes"]].mean())
 
 
 def usual_s(stages: Stages) -> float:
