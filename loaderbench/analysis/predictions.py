@@ -8,7 +8,7 @@ How far predictions are off is measured by benchmarks/verify.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -36,6 +36,28 @@ MEMORY: CaseChange = {"cache": "warm"}
 """The data set in memory."""
 IO_THREADS = "io_threads"
 """The loader option that `--io-threads` sets, of loaders that read ahead."""
+
+
+def knee(numbers: Iterable[int], gain: Callable[[int], float]) -> int:
+    """The least of the numbers that gives KNEE of the best gain. Gains grow up to there: each power of two of the
+    numbers is looked at, then halves of the part in which the knee lies, since each look is a replay."""
+    ordered = sorted(numbers)
+    looked: dict[int, float] = {}
+
+    def at(place: int) -> float:
+        if place not in looked:
+            looked[place] = gain(ordered[place])
+        return looked[place]
+
+    last = len(ordered) - 1
+    places = sorted({*((1 << power) - 1 for power in range(last.bit_length())), last})
+    least = KNEE * max(at(place) for place in places)
+    high = next(place for place in places if at(place) >= least)
+    low = max((place for place in places if place < high), default=-1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if at(middle) >= least else (middle, high)
+    return ordered[high]
 
 
 class Predictions:
@@ -95,14 +117,15 @@ class Predictions:
 
     def knee_of(self, changes: Mapping[int, CaseChange]) -> int | None:
         """The same for other numbers: each with its change."""
-        gains: dict[int, float] = {}
-        for number, change in changes.items():
-            gain = self.gain(change, roughly=True)
-            if gain is None:
-                return None
-            gains[number] = float(gain[0])
-        best = max(gains.values(), default=0.0)
-        return min((number for number, gain in gains.items() if gain >= KNEE * best), default=None)
+        if not changes or any(self._change(self.case.changed(**one)) is None for one in changes.values()):
+            return None
+
+        def gain(number: int) -> float:
+            found = self.gain(changes[number], roughly=True)
+            assert found is not None
+            return float(found[0])
+
+        return knee(changes, gain)
 
     # -- from a case to a pipeline -----------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loaderbench.analysis.advice import (
     AS_FAST,
@@ -29,7 +28,8 @@ from loaderbench.analysis.advice import (
     advice_of,
 )
 from loaderbench.analysis.model import Model
-from loaderbench.analysis.predictions import KNEE, MODEL_ERROR
+from loaderbench.analysis.predictions import MODEL_ERROR, knee
+from loaderbench.analysis.quantities import Draws
 from loaderbench.analysis.statistics import interval
 from loaderbench.analysis.verification import rate_ratio, segments_of, trials_of
 from loaderbench.cases.arms import Arm
@@ -41,7 +41,6 @@ from loaderbench.plain import Json
 from loaderbench.recording.facts import SPAN, STEP, Run, Segment, WatchedEpoch, WatchedFacts
 from loaderbench.recording.record import Advice, Cause, ContentionBy, Estimate, Verdict
 
-Draws = NDArray[np.float64]
 NUM_DRAWS = 60
 MOST_PREFETCH = 16
 LARGE_PART = 0.20
@@ -234,19 +233,14 @@ def _for_workers(follower: Follower, seen: WatchedFacts) -> list[Action]:
     if settings is not None and settings.iterable and now == 0:
         return []  # whether its data set gives each worker a part of its own is not known
     most = max(cpus, now, min(4 * cpus, MOST_READERS) if follower.reads else 1)
-    gains = {number: float(follower.gain({"workers": number}, roughly=True)[0]) for number in range(1, most + 1)}
-    best = max(gains.values())
-    knee = min(number for number, gain in gains.items() if gain >= KNEE * best)
+    best = knee(range(1, most + 1), lambda number: float(follower.gain({"workers": number}, roughly=True)[0]))
     actions = []
     details: dict[str, Json] = {"now": now, "cpus": cpus}
-    if knee > now or (knee < now and now > cpus):
-        actions.append(_arguments("num_workers", {"workers": knee}, follower, details))
+    if best > now or (best < now and now > cpus):
+        actions.append(_arguments("num_workers", {"workers": best}, follower, details))
     if now:
-        deeper = {
-            number: float(follower.gain({"prefetch": number}, roughly=True)[0]) for number in (4, 8, MOST_PREFETCH)
-        }
-        best = max(deeper.values())
-        prefetch = min(number for number, gain in deeper.items() if gain >= KNEE * best)
+        ahead = (4, 8, MOST_PREFETCH)
+        prefetch = knee(ahead, lambda number: float(follower.gain({"prefetch": number}, roughly=True)[0]))
         if prefetch > follower.prefetch:
             told: dict[str, Json] = {"now": follower.prefetch}
             actions.append(_arguments("prefetch_factor", {"prefetch": prefetch}, follower, told))

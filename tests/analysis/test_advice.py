@@ -17,7 +17,7 @@ from loaderbench.analysis.advice import (
     _fewer_workers,
     _for_storage,
 )
-from loaderbench.analysis.predictions import PIXEL_BYTES, Predictions
+from loaderbench.analysis.predictions import KNEE, PIXEL_BYTES, Predictions, knee
 from loaderbench.analysis.record import analyze, judged_run
 from loaderbench.cases.arms import Arm
 from loaderbench.findings.table import words
@@ -673,3 +673,17 @@ def test_advice_to_workers_that_wait_for_processors_rests_on_what_decoding_costs
     assert quicker.value == pytest.approx(cpu_s / (images * (read + 1.1 * decode / 2)), rel=0.03)
     assert quicker.low < ends[0] and ends[1] < quicker.high
     assert told[(("workers", 2),)] == pytest.approx(cpu_s / (images * (read + decode)), rel=0.03)
+
+
+@pytest.mark.parametrize("full", [1, 2, 3, 7, 8, 24, 100, 191, 192, 500])
+def test_the_knee_is_that_of_a_look_at_every_number(full: int) -> None:
+    looked = []
+
+    def gain(number: int) -> float:
+        looked.append(number)
+        return min(number, full) / 2.0
+
+    numbers = range(1, 193)
+    best = max(min(number, full) / 2.0 for number in numbers)
+    assert knee(numbers, gain) == next(number for number in numbers if min(number, full) / 2.0 >= KNEE * best)
+    assert len(looked) == len(set(looked)) <= 16
