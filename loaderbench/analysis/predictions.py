@@ -14,7 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from loaderbench.analysis import storage
-from loaderbench.analysis.prep_costs import Draws, PrepCosts
+from loaderbench.analysis.prep_costs import PrepCosts
+from loaderbench.analysis.quantities import Draws
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import SAMPLES, Case, FieldValue
 from loaderbench.cases.case import Change as CaseChange

@@ -6,13 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
+from loaderbench.analysis.quantities import Draws
 from loaderbench.cases.case import DIRECT, SAMPLES, SCALED, Case, Feed
 from loaderbench.cases.traits import LoaderTraits
 from loaderbench.recording.facts import Facts, PrepProbe
-
-Draws = NDArray[np.float64]
 
 
 class PrepCosts:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from loaderbench.analysis.predictions import MODEL_ERROR
 from loaderbench.analysis.price import saved
 from loaderbench.analysis.record import judged_run
 from loaderbench.cases.arms import Arm
@@ -21,10 +22,8 @@ from loaderbench.recording.facts import STEP
 from loaderbench.recording.record import Estimate
 from loaderbench.recording.whatif import Limit, Missing, Pace, RanksThen, Whatif, WhatifFacts
 
-OWN_ERROR = 0.10
-"""Half-width that the model itself adds where the loader is another one, as advice has it."""
 OF_A_STEP = 0.03
-"""The same where only the step or the ranks are others."""
+"""Half-width that the model itself adds where only the step or the ranks are others (else MODEL_ERROR)."""
 DRAWS_OF_RANKS = 20
 
 
@@ -53,13 +52,12 @@ def predict(fitted: Fitted, change: Change, ranks: int | None, now_s: float, *, 
     explained, held_out = held_out_residual(fitted.run) or (residual(fitted), False)
     scale = now_s / float(replays.now_s[0])
     off = max(abs(math.log(max(1.0 + explained, 1e-3))), abs(math.log(max(scale, 1e-3))))
-    error = math.hypot(math.log1p(OWN_ERROR if loader_changes else OF_A_STEP), off)
-    found = limits(fitted, replays, change)
-    limit = Limit(found.bottleneck, found.joint, found.gains, found.joint_gain)
+    own = math.expm1(math.hypot(math.log1p(MODEL_ERROR if loader_changes else OF_A_STEP), off))
+    limit = limits(fitted, replays, change)
     together = None
     if ranks is not None and ranks > 1:
         alone = replays.step_s(changed(fitted, change)) * scale
-        alone_s = _within(replays.estimate(alone, "s"), error)
+        alone_s = replays.estimate(alone, "s", own=own)
         replays = Replays(fitted, DRAWS_OF_RANKS)
         one_s = replays.step_s(changed(fitted, change))
         then_s = np.maximum(one_s, replays.in_step_s(changed(fitted, change), ranks))  # others make none faster
@@ -68,8 +66,8 @@ def predict(fitted: Fitted, change: Change, ranks: int | None, now_s: float, *, 
     else:
         then_s = replays.step_s(changed(fitted, change))
     return Predicted(
-        replays.estimate(replays.now_s * scale, "s"), _within(replays.estimate(then_s * scale, "s"), error),
-        _within(replays.estimate(replays.now_s / np.maximum(then_s, 1e-12)), error), limit, explained, held_out,
+        replays.estimate(replays.now_s * scale, "s"), replays.estimate(then_s * scale, "s", own=own),
+        replays.estimate(replays.now_s / np.maximum(then_s, 1e-12), own=own), limit, explained, held_out,
         together,
     )  # fmt: skip
 
@@ -78,14 +76,6 @@ def _fraction(replays: Replays, values: Times) -> Estimate:
     found = replays.estimate(1.0 - values, "fraction")  # of what is left: a wait may be 0
     low, high = (None if end is None else min(1.0, max(0.0, 1.0 - end)) for end in (found.high, found.low))
     return replace(found, value=float(values[0]), low=low, high=high)
-
-
-def _within(found: Estimate, error: float) -> Estimate:
-    """With the model's own error, as far off as the residual is at least."""
-    if found.low is None or found.high is None or not found.value > 0:
-        return found
-    half = math.hypot(math.log(found.high / found.value), error)
-    return replace(found, low=found.value * math.exp(-half), high=found.value * math.exp(half))
 
 
 def samples_per_step(fitted: Fitted) -> float:

@@ -129,7 +129,7 @@ def _beside_others(fitted: Fitted, found: Edited, workers: int) -> Edited:
 def own_read_s(fitted: Fitted) -> float:
     """Seconds of reading a batch with no other reader beside it, less what the storage works for it."""
     real, curve = fitted.real, _curve(fitted)
-    alone = usual_s(real) * _longer(fitted, met(real, real.measured_s), 1.0)
+    alone = usual_s(real) * _longer(fitted, met(real), 1.0)
     if curve:  # a read whose reader waits for processors lasts longer than one of the probe
         readers, batches_per_s = curve[0][0], curve[0][1] / max(batch_bytes(fitted.recording), 1e-12)
         alone = min(alone, readers / batches_per_s)

@@ -45,9 +45,9 @@ class Edited:
         return Edited(self.stages.with_(**changed), told | of_arm, self.factors, self.against)
 
 
-def without(fitted: Fitted, causes: Collection[Removed], stages: Stages | None = None) -> Edited:
-    """The pipeline without these causes. `stages`: begin with these, not with those of `real`."""
-    found = Edited(fitted.real if stages is None else stages)
+def without(fitted: Fitted, causes: Collection[Removed]) -> Edited:
+    """The pipeline without these causes."""
+    found = Edited(fitted.real)
     if "others" in causes and fitted.waits is not None:
         found = replace(found, stages=_alone(fitted, found.stages))
     if "own" in causes and fitted.seen is not None:

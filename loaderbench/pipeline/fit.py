@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from loaderbench.analysis import storage
 from loaderbench.analysis.latency import Reads, reads_of, stalls
-from loaderbench.analysis.processors import ANOTHER, Processors, available, processors_of
+from loaderbench.analysis.processors import ANOTHER, FULL, Processors, available, processors_of
 from loaderbench.cases.arms import Arm
 from loaderbench.pipeline.replay import Order, step_s
 from loaderbench.pipeline.stages import Batches, Stages, Standstill, Times
@@ -49,8 +49,6 @@ PACED = 0.9
 """A device that computes for this part of the step paces the run."""
 SURELY = 2.0
 """Standard errors that two means must differ by: 95 %."""
-FULL = 0.9
-"""Of the processors at work: none is idle (as in analysis/processors.py)."""
 QUEUED = 0.5
 """Waiting for processors ÷ running, below which it is the scheduler's own: beside one other thread a thread waits as
 long as it runs."""
@@ -413,7 +411,7 @@ def _read_queue_s(spans: Table) -> Times:
 def _tail_s(one: Segment, uneven: Uneven, read: Times) -> Times:
     """What the slow files of each batch take beyond typical ones."""
     tail = np.zeros(len(read))
-    if one.reads is None or not len(one.reads.slowest) or "batch" not in READ:
+    if one.reads is None or not len(one.reads.slowest):
         return tail
     rows = one.reads.slowest
     begin, took = rows[:, READ["begin_ns"]], rows[:, READ["open_ns"]] + rows[:, READ["read_ns"]]
@@ -434,18 +432,18 @@ def _without_own_waits(real: Stages, waits: Waits) -> Stages:
     return real.with_(prep=one.prep - prep, read=one.read - reading, queue=one.queue - prep - reading)
 
 
-def met(stages: Stages, step_s: float, workers: int | None = None) -> float:
+def met(stages: Stages) -> float:
     """Readers that a reader meets at the storage, itself among them: each of the others reads for this part of its
     time."""
-    lanes = max(1, stages.workers if workers is None else workers)
-    reading = float(stages.batches.read.mean()) / max(step_s * lanes, 1e-12)
+    lanes = max(1, stages.workers)
+    reading = float(stages.batches.read.mean()) / max(stages.measured_s * lanes, 1e-12)
     return 1.0 + min(1.0, reading) * (lanes - 1)
 
 
 def _shared_s(real: Stages, fetch: Stages) -> float:
     """A read lasts own + shared × readers met, by two points: `real`, where a reader meets some of the others, and
     `fetch`, where it meets all. Slow files are slow beside anyone. 0 where the two do not surely differ."""
-    more = max(1, real.workers) - met(real, real.measured_s)
+    more = max(1, real.workers) - met(real)
     longer = usual_s(fetch) - usual_s(real)
     errors = [one.batches.read - one.batches.tail for one in (real, fetch)]
     error = sum(float(one.var()) / len(one) for one in errors) ** 0.5

@@ -107,15 +107,12 @@ def of_ranks(order: Order, ranks: int, random: np.random.Generator) -> Order:
     return Order(rows.reshape(-1, num), np.repeat(order.counted, ranks), order.num_blocks, order.num_windows)
 
 
-def step_s(
-    stages: Stages, order: Order, factors: Mapping[str, Times] = _NONE, *, in_step: bool = False, ranks: int = 1
-) -> Times:
+def step_s(stages: Stages, order: Order, factors: Mapping[str, Times] = _NONE, *, ranks: int = 1) -> Times:
     """[D] mean seconds a step in each replay.
 
     Args:
         factors: column of the batches → [D], by which it is multiplied in each replay.
-        in_step: the replays are ranks that wait for each other in every step.
-        ranks: so many replays in a row are such ranks.
+        ranks: so many replays in a row are ranks that wait for each other in every step.
     """
     draws, num = order.rows.shape
     steps, counted = num, order.counted
@@ -129,7 +126,7 @@ def step_s(
     if steps > num:
         counted = np.full(draws, int(steps * (1 - SETTLED)))
     columns = _Columns(stages.batches, order.rows.T, factors)
-    done = _replay(stages, columns, steps, running, draws if in_step else ranks)
+    done = _replay(stages, columns, steps, running, ranks)
     return np.asarray((done[-1] - done[steps - 1 - counted, np.arange(draws)]) / counted)
 
 

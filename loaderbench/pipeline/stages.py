@@ -121,12 +121,5 @@ class Stages:
         rest = {name: value for name, value in changed.items() if name not in _COLUMNS}
         return replace(self, batches=self.batches.changed(**columns), **rest) if columns else replace(self, **rest)
 
-    def measured_batches(self) -> Stages:
-        """Without the batches of warm-ups."""
-        return replace(
-            self, batches=self.batches.at(self.inside), window=self.window[self.inside],
-            inside=self.inside[self.inside],
-        )  # fmt: skip
-
 
 _COLUMNS = frozenset(one.name for one in fields(Batches))

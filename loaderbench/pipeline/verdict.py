@@ -25,6 +25,7 @@ from loaderbench.pipeline.replay import step_s
 from loaderbench.pipeline.stages import Times
 from loaderbench.recording.facts import Run
 from loaderbench.recording.record import Bottleneck, Cause, ContentionBy, Estimate, Removable, StorageSlowness
+from loaderbench.recording.whatif import Limit
 
 WORTH, SURE, ALIKE = 1.10, 1.03, 1.01
 """As the rules have it (analysis/model.py, analysis/verdict.py)."""
@@ -68,20 +69,10 @@ def held_out_residual(run: Run) -> tuple[float, bool] | None:
     return None if fitted is None else (residual(fitted), held_out)
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What would limit a run that was changed, and what removing it would give then."""
-
-    bottleneck: Bottleneck
-    joint: tuple[Cause, ...]
-    gains: Mapping[Removable, Estimate]
-    joint_gain: Estimate | None
-
-
-def limits(fitted: Fitted, replays: Replays, change: Change) -> Limits:
+def limits(fitted: Fitted, replays: Replays, change: Change) -> Limit:
     """What limits the run after a change, judged as a run is."""
     found = _Judge(fitted, replays, change).judged()
-    return Limits(found.bottleneck, found.joint, found.gains, found.joint_gain)
+    return Limit(found.bottleneck, found.joint, found.gains, found.joint_gain)
 
 
 class _Judge:

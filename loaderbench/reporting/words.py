@@ -13,6 +13,7 @@ from loaderbench.cases.case import flags as flags
 from loaderbench.cases.options import flag_of
 from loaderbench.findings.figures import between
 from loaderbench.findings.table import words
+from loaderbench.pipeline.fit import EXPLAINED
 from loaderbench.plain import Json
 from loaderbench.printable import counted
 from loaderbench.recording.caveats import Reason
@@ -347,14 +348,10 @@ def evidence(record: RunRecord) -> list[str]:
     return lines
 
 
-MISSED = 0.10
-"""A residual from which on predictions are told to be doubtful (EXPLAINED in pipeline/fit.py)."""
-
-
 def explained(residual: Residual) -> str:
     """How well the model explains the run."""
     off = f"{abs(residual.value) * 100:.1f} %"
-    if abs(residual.value) > MISSED:
+    if abs(residual.value) > EXPLAINED:
         more = "longer" if residual.value > 0 else "shorter"
         return f"the model of this run takes {off} {more} for a step: expect its predictions to be off as far"
     return f"the model explains this run to {off}{'' if residual.held_out else ' (one round: by its own batches)'}"

@@ -96,7 +96,8 @@ def test_ranks_in_step_wait_for_the_slowest() -> None:
     random = np.random.default_rng(3)
     device = np.where(random.random(NUM) < 0.25, 0.02, 0.01)
     one = stages(4).with_(device=device)
-    apart, together = (step_s(one, orders(one, 32), in_step=in_step) for in_step in (False, True))
+    order = orders(one, 32)
+    apart, together = (step_s(one, order, ranks=ranks) for ranks in (1, len(order.rows)))
     assert apart[0] == pytest.approx(float(device.mean()), rel=0.02)
     assert together[0] == pytest.approx(0.02, rel=0.02) and np.ptp(together) < 1e-9
 
