@@ -15,6 +15,10 @@ class ConfigError(LoaderbenchError):
     exit_code = 2
 
 
+class MissingExtra(ConfigError):
+    """What was asked for needs packages that an extra brings; the message is the command that installs them."""
+
+
 class BatchTooSmall(ConfigError):
     """The model trains only on batches of two images or more: batch norm needs two values a channel."""
 
@@ -41,6 +45,8 @@ class PlanMismatch(CaseFailed):
 
 KINDS: dict[str, type[LoaderbenchError]] = {
     kind.__name__: kind
-    for kind in (ConfigError, BatchTooSmall, UnavailableError, CaseFailed, OutOfMemory, DoesNotFit, PlanMismatch)
-}
+    for kind in (
+        ConfigError, MissingExtra, BatchTooSmall, UnavailableError, CaseFailed, OutOfMemory, DoesNotFit, PlanMismatch,
+    )
+}  # fmt: skip
 """Name → class: errors cross a pipe, and are stored, by their names."""

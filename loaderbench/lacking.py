@@ -6,7 +6,7 @@ import errno
 import resource
 import sys
 
-from loaderbench.errors import UnavailableError
+from loaderbench.errors import MissingExtra, UnavailableError
 
 LOAD_ERRORS = (ImportError, MemoryError, OSError)
 """What importing a package raises that is not there, or does not load. OSError: a library that it opens itself."""
@@ -28,6 +28,14 @@ def package(name: str, error: Exception, install: str) -> UnavailableError:
         return UnavailableError(f"{name} is not installed ({error}); {install}")
     said = str(error) or type(error).__name__
     return UnavailableError(f"{name} is installed but cannot be loaded ({said}){memory()}")
+
+
+def extra(what: str, name: str, error: Exception) -> MissingExtra:
+    """The error for `what` cannot be done without the packages of an extra. `error`: of importing one."""
+    if isinstance(error, ModuleNotFoundError):
+        return MissingExtra(f"`{what}` needs {error.name}, which is not installed: pip install 'loaderbench[{name}]'")
+    said = str(error) or type(error).__name__
+    return MissingExtra(f"`{what}` needs a package that cannot be loaded ({said}){memory()}")
 
 
 def memory() -> str:

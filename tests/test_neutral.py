@@ -40,7 +40,6 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     subprocess.run(["cc", "-shared", "-fPIC", "-xc", "-", "-o", trap], input=code, text=True, check=True)
     for name in ("multiprocessing", "psutil", "numpy", "torch", "sitecustomize"):
         (root / f"{name}.py").write_text("import os; os._exit(77)\n")
-    (root / "matplotlibrc").write_text("axes.titlesize: 77\n")
     monkeypatch.chdir(root)
     return root
 
@@ -113,12 +112,6 @@ def test_a_pool_imports_nothing_from_the_current_folder(photos: Path, program: P
     done = program("dataset", "make", "--res", "32", "--num-images", "40", "--out", str(tmp_path / "set"))
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "set").rglob("*.jpg"))) == 40
-
-
-def test_figures_do_not_obey_the_current_folder(photos: Path) -> None:
-    draws = "from loaderbench.reporting.figures import _matplotlib; print(_matplotlib().rcParams['axes.titlesize'])"
-    done = subprocess.run([sys.executable, "-P", "-c", draws], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() != "77.0"
 
 
 @pytest.mark.parametrize("way", ["module here", "relative PYTHONPATH"])

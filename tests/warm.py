@@ -39,13 +39,12 @@ import typer.main
 from loaderbench.neutral import environment
 
 PRELOADED = (
-    "torch", "torchvision", "pydantic", "jinja2", "matplotlib.figure", "matplotlib.backends.backend_agg",
-    "matplotlib.backends.backend_svg", "PIL.JpegImagePlugin", "loaderbench.__main__", "loaderbench.commands.app",
-    "loaderbench.decoders.pillow", "loaderbench.devices.emulated", "loaderbench.loaders.multiprocess",
-    "loaderbench.loaders.threaded", "loaderbench.reporting.live", "loaderbench.reporting.report",
-    "loaderbench.reporting.terminal", "loaderbench.running.child", "loaderbench.running.jobs.measure",
-    "loaderbench.studies.compare", "loaderbench.studies.sweep", "loaderbench.workloads.emulated",
-    "loaderbench.workloads.vision",
+    "torch", "torchvision", "pydantic", "jinja2", "PIL.JpegImagePlugin", "loaderbench.__main__",
+    "loaderbench.commands.app", "loaderbench.decoders.pillow", "loaderbench.devices.emulated",
+    "loaderbench.loaders.multiprocess", "loaderbench.loaders.threaded", "loaderbench.reporting.live",
+    "loaderbench.reporting.report", "loaderbench.reporting.terminal", "loaderbench.running.child",
+    "loaderbench.running.jobs.measure", "loaderbench.studies.compare", "loaderbench.studies.sweep",
+    "loaderbench.workloads.emulated", "loaderbench.workloads.vision",
 )  # fmt: skip
 """What most programs of the tests import."""
 TEMPORARY = tempfile.gettempdir()

@@ -8,7 +8,8 @@ from functools import partial
 from loaderbench.recording.capacity import Capacity, CapacityFacts, CapacityPoint, Stop
 from loaderbench.recording.record import Estimate, Range
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.figures import LEVEL, Drawing, Figure, cells, line, name_axes
+from loaderbench.reporting.drawing import Drawing
+from loaderbench.reporting.figures import Figure, cells, line, name_axes
 from loaderbench.reporting.result import Column, Result, Row, Section, Table
 from loaderbench.reporting.shown import Shown
 
@@ -181,18 +182,18 @@ def _au(point: CapacityPoint) -> Range:
 
 
 def _draw(drawing: Drawing, found: Capacity) -> None:
-    left, right = drawing.subplots(1, 2)
+    left, right = drawing.axes(2, columns=2)
     ranks, rates = [point.ranks for point in found.curve], [point.samples_per_s.value for point in found.curve]
     line(left, ranks, [_au(point) for point in found.curve], "line0", scale=100)
-    left.axhline(100 * found.au_target_fraction, **LEVEL)
+    left.level(y=100 * found.au_target_fraction)
     line(right, ranks, rates, "line1", "s")
     if found.storage_samples_per_s is not None and found.storage_samples_per_s.value < 3 * rates[-1]:
-        right.axhline(found.storage_samples_per_s.value, **{**LEVEL, "linestyle": ":"})
+        right.level(y=found.storage_samples_per_s.value, dashes=":")
     if found.demand_samples_per_s is not None:
-        wanted = [found.demand_samples_per_s * number for number in ranks]
-        right.plot(ranks, wanted, **{**LEVEL, "linestyle": "-."})
+        right.line([(number, found.demand_samples_per_s * number) for number in ranks], "soft", 1, "-.")
     name_axes(left, "ranks", "AU, %", from_zero="x")
-    left.set_ylim(0, 105)
+    left.y.low, left.y.high = 0, 105
+    left.x.is_whole = right.x.is_whole = True
     name_axes(right, "ranks", "images/s", from_zero="xy")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from loaderbench import plain
 from loaderbench.analysis.comparison import DATA_SET
@@ -29,18 +28,8 @@ from loaderbench.recording.studies import (
 )
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import Console, make_console, styled
-from loaderbench.reporting.figures import (
-    Drawing,
-    Figure,
-    cells,
-    colour,
-    legend,
-    name_axes,
-    name_bars,
-    note,
-    stack,
-    whiskers,
-)
+from loaderbench.reporting.drawing import Drawing
+from loaderbench.reporting.figures import Figure, cells, legend, name_axes, name_bars, stack, whisker
 from loaderbench.reporting.result import Column, Result, Table
 from loaderbench.reporting.shown import Shown
 
@@ -360,16 +349,14 @@ def comparison_figures(comparison: Comparison, labels: Labels) -> list[Figure]:
 
 
 def _draw(drawing: Drawing, pairs: Sequence[Pair], labels: Labels) -> None:
-    axes = drawing.subplots()
-    look: dict[str, Any] = {"facecolor": colour("page"), "edgecolor": "none", "pad": 0.8}
+    (axes,) = drawing.axes()
     for number, name in enumerate(SIDE_NAMES):
         for at, side in enumerate(pair.side(name) for pair in pairs):
             place = at + (number - 0.5) * 0.38
             if side.throughput is not None:
                 stack(axes, place, [(SIDE_COLOURS[number], side.throughput.value)], height=0.34)
-                reach = whiskers([side.throughput])
-                axes.errorbar(side.throughput.value, place, xerr=reach, fmt="none", ecolor=colour("ink"))
-                note(axes, f" {side.bottleneck or ''}", (0, place), bbox=look)
+                whisker(axes, (side.throughput.value, place), side.throughput)
+                axes.note(side.bottleneck or "", (0, place), has_halo=True)
     names = [f"{pair.cache}, {counted(pair.workers, 'worker')}" for pair in pairs]
     name_bars(axes, names, [float(number) for number in range(len(pairs))])
     name_axes(axes, "images/s, with 95 % interval; on each bar its verdict")

@@ -1,34 +1,21 @@
-"""What a figure is, the common style, what figures are drawn with, and how one is written. Matplotlib draws them; no
-browser is needed.
+"""What a figure is, the common style, what figures are drawn with, and how one is written.
 
-Colours are the light ones of `COLOURS`; in a page they become CSS variables, so that one drawing serves light and dark
-mode.
+Colours are names of `COLOURS`: in a page they are CSS variables, so that one drawing serves light and dark mode; a file
+gets the light ones.
 """
 
 from __future__ import annotations
 
-import html
-import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
-from loaderbench import neutral
+from loaderbench import lacking
 from loaderbench.recording.output import write_output
 from loaderbench.recording.record import Estimate, Range
+from loaderbench.reporting.drawing import Axes, Drawing
 
-if TYPE_CHECKING:
-    import matplotlib.axes
-    import matplotlib.figure
-
-Axes: TypeAlias = "matplotlib.axes.Axes"
-Drawing: TypeAlias = "matplotlib.figure.Figure"
-"""By these names types are told; matplotlib is imported where something is drawn."""
 UNATTRIBUTED = "not attributed"
 COLOURS = {
     "page": ("#ffffff", "#14171b"),
@@ -51,19 +38,11 @@ COLOURS = {
     "line4": ("#6b5b12", "#c5b04f"),
     "line5": ("#4b4fb5", "#9a9df0"),
 }
-"""Name → (on light, on dark). The categories differ in lightness too, and carry a hatch or a marker besides."""
-HATCHES = {
-    "compute": "",
-    "launch": "////",
-    "transfer": "..",
-    "prep": "\\\\\\\\",
-    "contention": "xxxx",
-    "storage": "++++",
-    "unexplained": "----",
-    UNATTRIBUTED: "",
-}
+"""Name → (on light, on dark). The categories differ in lightness too, and carry a hatch or a marker as well."""
 MARKERS = "os^Dv*P"
 """One more than colours, so that the seventh line looks different from the first."""
+POINTS = 72
+"""An inch."""
 WIDTH_IN = 10.2
 """Of a drawing for a wide page."""
 NARROW_IN = 3.6
@@ -107,100 +86,47 @@ class Figure:
         return f"{self.title}. {self.caption} The same figures are in the table below it."
 
 
-def colour(name: str) -> str:
-    """The light colour of a name, `rest` for none."""
-    return COLOURS.get(name, COLOURS["rest"])[0]
-
-
-LEVEL: dict[str, Any] = {"color": colour("soft"), "linewidth": 1, "linestyle": "--"}
-"""Of a line across a drawing that values are held against."""
-
-
 # -- drawing -------------------------------------------------------------------------------------------
 
 
-def is_narrow(drawing: Drawing) -> bool:
-    """Whether it is drawn for a phone: names then stand above their bars, panels below each other."""
-    return float(drawing.get_figwidth()) < (NARROW_IN + WIDTH_IN) / 2
-
-
-def _matplotlib() -> ModuleType:
-    """The package. In the current folder it would obey a `matplotlibrc`, which may be anybody's."""
-    with neutral.standing_in():
-        import matplotlib as mpl
-    return mpl
-
-
 def _drawn(figure: Figure, *, narrow: bool = False) -> Drawing:
-    """The figure drawn in the common style."""
-    mpl = _matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as Sheet
-
-    style: dict[Any, Any] = {
-        "font.size": 8.5,
-        "font.family": "DejaVu Sans",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.edgecolor": colour("soft"),
-        "axes.labelcolor": colour("ink"),
-        "axes.titlesize": 9.0,
-        "axes.titlecolor": colour("ink"),
-        "axes.facecolor": "none",
-        "axes.axisbelow": True,
-        "text.color": colour("ink"),
-        "xtick.color": colour("soft"),
-        "ytick.color": colour("soft"),
-        "xtick.labelcolor": colour("ink"),
-        "ytick.labelcolor": colour("ink"),
-        "grid.color": colour("line"),
-        "legend.frameon": False,
-        "hatch.linewidth": 0.6,
-        "text.parse_math": False,
-        "svg.fonttype": "none",
-        "svg.hashsalt": figure.name,
-    }
-    with mpl.rc_context(style):
-        height = figure.narrow_height_in if narrow else figure.height_in
-        drawing = Sheet(figsize=(NARROW_IN if narrow else WIDTH_IN, height or figure.height_in), layout="constrained")
-        FigureCanvasAgg(drawing)
-        figure.draw(drawing)
+    """The figure, drawn for a wide page or for a phone: names then stand above their bars, panels below each other."""
+    height = (figure.narrow_height_in if narrow else None) or figure.height_in
+    drawing = Drawing((NARROW_IN if narrow else WIDTH_IN) * POINTS, height * POINTS, is_narrow=narrow)
+    figure.draw(drawing)
     return drawing
 
 
 def svg(figure: Figure, *, narrow: bool = False) -> str:
     """The figure as an <svg> element for a page: colours by CSS variable, unique ids, its description inside."""
-    buffer = io.StringIO()
-    with _matplotlib().rc_context({"svg.fonttype": "none", "svg.hashsalt": figure.name}):
-        _drawn(figure, narrow=narrow).savefig(
-            buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator"))
-        )
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    for name, (light, _) in COLOURS.items():
-        text = text.replace(light, f"var(--{name})")
-    prefix = f"{figure.name}-{'n' if narrow else 'w'}-"
-    text = re.sub(r'\bid="', f'id="{prefix}', text)
-    text = re.sub(r'(url\(#|href="#)', rf"\g<1>{prefix}", text)
-    label = html.escape(figure.description, quote=True)
-    text = re.sub(
-        r'<svg [^>]*?(viewBox="[^"]*")[^>]*>',
-        lambda found: f'<svg {found[1]} role="img" aria-label="{label}">',
-        text,
-        count=1,
-        flags=re.DOTALL,
-    )
-    return re.sub(r">\s+<", "><", text)
+    head = {"role": "img", "aria-label": figure.description}
+    return _drawn(figure, narrow=narrow).svg(head, f"{figure.name}-{'n' if narrow else 'w'}-")
+
+
+def svg_file(figure: Figure) -> str:
+    """The figure as an SVG file, on a light page."""
+    drawing = _drawn(figure)
+    size = {"width": f"{drawing.width:g}", "height": f"{drawing.height:g}"}
+    head = {"xmlns": "http://www.w3.org/2000/svg", **size, "role": "img", "aria-label": figure.description}
+    page = '<rect width="100%" height="100%" style="fill:var(--page)"/>'
+    text = drawing.svg(head, f"{figure.name}-", page)
+    return re.sub(r"var\(--([\w-]+)\)", lambda found: COLOURS.get(found[1], COLOURS["rest"])[0], text)
+
+
+def png_file(figure: Figure) -> bytes:
+    """The figure as a PNG file, twice as large as on a screen. Raises MissingExtra where its library is lacking."""
+    try:
+        import resvg_py
+    except lacking.LOAD_ERRORS as error:
+        raise lacking.extra("report --format png", "png", error) from error
+    return bytes(resvg_py.svg_to_bytes(svg_string=svg_file(figure), zoom=2))
 
 
 def save(figure: Figure, path: Path) -> None:
     """Write the figure in the format of the suffix of `path`: .png or .svg. Raises ConfigError where it cannot be
     written."""
-    buffer = io.BytesIO()
-    kind = path.suffix.removeprefix(".")
-    _drawn(figure).savefig(buffer, format=kind, dpi=160, facecolor=colour("page"))
-    write_output(path, buffer.getvalue(), follow=False)
+    data = png_file(figure) if path.suffix == ".png" else svg_file(figure).encode()
+    write_output(path, data, follow=False)
 
 
 # -- parts of drawings ---------------------------------------------------------------------------------
@@ -216,18 +142,19 @@ def _places(groups: Sequence[str]) -> list[float]:
 
 
 def name_bars(axes: Axes, names: Sequence[str], places: Sequence[float]) -> None:
-    """Write the names beside the bars at these heights; above them where the drawing is narrow."""
-    axes.tick_params(axis="y", length=0)
-    drawing = axes.get_figure(root=True)
-    if drawing is None or not is_narrow(drawing):
-        axes.set_yticks(places, [name if len(name) <= 48 else f"{name[:47]}…" for name in names])
-        axes.set_ylim(max(places) + 0.6, min(places) - 0.6)
+    """Write the names next to the bars at these heights; above them where the drawing is narrow."""
+    axes.y.is_reversed = True
+    if not axes.is_narrow:
+        axes.y.ticks = [
+            (at, name if len(name) <= 48 else f"{name[:47]}…") for name, at in zip(names, places, strict=True)
+        ]
+        axes.y.low, axes.y.high = min(places) - 0.6, max(places) + 0.6
         return
-    axes.set_yticks([])
-    axes.set_ylim(max(places) + 0.5, min(places) - 0.9)
+    axes.y.ticks = ()
+    axes.y.low, axes.y.high = min(places) - 0.9, max(places) + 0.5
     for name, place in zip(names, places, strict=True):
         shown = name if len(name) <= 40 else f"{name[:39]}…"
-        note(axes, shown, (0, place - 0.34), (1, 1), xycoords=("axes fraction", "data"), fontsize=8, va="bottom")
+        axes.note(shown, (0, place - 0.34), (1, 1), size=8, rise=0, of_axes=True)
 
 
 def name_rows(axes: Axes, names: Sequence[Name]) -> list[float]:
@@ -259,11 +186,10 @@ def cells(one: Value, *names: str, scale: float = 1.0) -> dict[str, Cell]:
     return dict(zip(names, ends(one, scale), strict=True))
 
 
-def whiskers(values: Sequence[Value], scale: float = 1.0) -> Any:
-    """Distances to the intervals' ends, [2, N]; 0 without one, None where no value has one."""
-    known = np.array([ends(one, scale) for one in values], dtype=float).reshape(-1, 3)
-    distances = np.nan_to_num(np.maximum([known[:, 0] - known[:, 1], known[:, 2] - known[:, 0]], 0.0))
-    return distances if distances.any() else None
+def whisker(axes: Axes, at: tuple[float, float], value: Value, name: str = "ink", scale: float = 1.0) -> None:
+    """Draw the value's interval through the end of a bar."""
+    _, low, high = ends(value, scale)
+    axes.whisker(at, low, high, name)
 
 
 def line(
@@ -277,11 +203,14 @@ def line(
     label: str = "",
 ) -> None:
     """A line of this colour through the known values, with their intervals."""
-    known = [(place, one) for place, one in zip(at, values, strict=True) if one is not None]
-    heights: Any = [ends(one, scale)[0] for _, one in known]
-    style: dict[str, Any] = {"color": colour(name), "markersize": 4, "linewidth": 1.3, "capsize": 2}
-    reach = whiskers([one for _, one in known], scale)
-    axes.errorbar([place for place, _ in known], heights, reach, fmt=f"{marker}-", label=label or None, **style)
+    known = [(place, *ends(one, scale)) for place, one in zip(at, values, strict=True) if one is not None]
+    axes.line([(place, value) for place, value, _, _ in known if value is not None], name)
+    for place, value, low, high in known:
+        if value is not None:
+            axes.whisker((place, value), low, high, name, upright=True)
+            axes.mark((place, value), marker, name)
+    if label:
+        axes.labels.append((marker, name, label))
 
 
 def stack(
@@ -293,79 +222,72 @@ def stack(
     height: float = 0.7,
     edge: float = 0.6,
 ) -> float:
-    """Bars of these (colours, lengths), one behind the other. Returns where they end."""
+    """Bars of these (colours, lengths), one after the other. Returns where they end."""
     for name, length in parts:
         if length:
-            axes.barh(
-                place, length, left=left, height=height, color=colour(name), hatch=HATCHES.get(name, ""),
-                edgecolor=colour("page"), linewidth=edge,
-            )  # fmt: skip
+            axes.bar(left, left + length, place - height / 2, place + height / 2, _of(name), edge)
         left += length
     return left
+
+
+def _of(name: str) -> str:
+    """The colour of a name, `rest` for none."""
+    return name if name in COLOURS else "rest"
+
+
+def steps_of(at: Sequence[float], values: Sequence[float]) -> list[tuple[float, float]]:
+    """The points of a line that keeps each value until the next place."""
+    points = []
+    for number, (place, value) in enumerate(zip(at, values, strict=True)):
+        points += [(place, values[number - 1])] * (number > 0) + [(place, value)]
+    return points
 
 
 def spans(axes: Axes, lanes: Sequence[str], bars: Iterable[tuple[int, str, float, float]]) -> None:
     """Bars over time in their lanes, the first on top: (number of the lane, colour, begin, end)."""
     for lane, name, begin, end in bars:
         stack(axes, lane, [(name, end - begin)], left=begin, height=0.8, edge=0.3)
-    axes.set_yticks(range(len(lanes)), lanes)
-    axes.invert_yaxis()
-
-
-def note(axes: Axes, text: str, at: tuple[float, float], by: tuple[float, float] = (4, 0), **style: Any) -> None:
-    """Write a small text beside a place, so many points away."""
-    look = {"fontsize": 7, "va": "center", "annotation_clip": False, **style}
-    axes.annotate(text, at, by, textcoords="offset points", **look)
+    axes.y.ticks, axes.y.is_reversed = list(enumerate(lanes)), True
 
 
 def name_axes(axes: Axes, x: str, y: str = "", *, from_zero: str = "") -> None:
     """What the axes show, with a grid for the values: those of x where y has no name. `from_zero`: `x`, `y` or both."""
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.grid(axis="y" if y else "x")
+    axes.x.label, axes.y.label = x, y
+    (axes.y if y else axes.x).has_grid = True
     if "x" in from_zero:
-        axes.set_xlim(left=0)
+        axes.x.low = 0
     if "y" in from_zero:
-        axes.set_ylim(bottom=0)
+        axes.y.low = 0
 
 
 def doublings(axes: Axes, values: Iterable[int]) -> None:
     """An axis of x in which twice as much is as far everywhere, with these values."""
-    shown = sorted(set(values))
-    axes.set_xscale("log", base=2)
-    axes.minorticks_off()
-    axes.set_xticks(shown, [str(value) for value in shown])
-
-
-def panels(drawing: Drawing, num: int, columns: int) -> list[Axes]:
-    """So many axes, in rows of `columns`."""
-    grid = list(drawing.subplots(-(-num // columns), columns, squeeze=False).flat)
-    for unused in grid[num:]:
-        unused.remove()
-    return grid[:num]
+    axes.x.is_log = True
+    axes.x.ticks = [(value, str(value)) for value in sorted(set(values))]
 
 
 def dots(drawing: Drawing, names: Sequence[Name], estimates: Sequence[Estimate], label: str) -> None:
     """Ratios with their intervals about a dashed line at 1."""
-    axes = drawing.subplots()
-    style: dict[str, Any] = {"color": colour("line0"), "markersize": 5, "capsize": 2, "linewidth": 1.4}
+    (axes,) = drawing.axes()
     for estimate, place in zip(estimates, name_rows(axes, names), strict=True):
-        axes.errorbar(estimate.value, place, xerr=whiskers([estimate]), fmt="o", **style)
-        note(axes, f"{estimate.value:.2f}×", (estimate.value, place), (0, 5), fontsize=6.5, ha="center", va="baseline")
-    axes.axvline(1.0, **LEVEL)
+        at = estimate.value, place
+        whisker(axes, at, estimate, "line0")
+        axes.mark(at, "o", "line0", 2.5)
+        axes.note(f"{estimate.value:.2f}×", at, (0, 5), size=6.5, anchor="middle", rise=0)
+    axes.level(x=1.0)
     # an extremely wide interval must not squeeze all others
     furthest = [min(estimate.high or estimate.value, 1.8 * estimate.value) for estimate in estimates]
-    axes.set_xlim(0, 1.08 * max([1.0, *furthest]))
+    axes.x.low, axes.x.high = 0, 1.08 * max([1.0, *furthest])
     name_axes(axes, label)
 
 
 def legend(drawing: Drawing, causes: Sequence[str], names: Sequence[str] | None = None) -> None:
     """Explain the colours above the drawing."""
-    from matplotlib.patches import Patch
+    items = [("bar", _of(cause), name) for cause, name in zip(causes, names or causes, strict=True)]
+    drawing.legend(items, 2 if drawing.is_narrow else len(items))
 
-    handles = [
-        Patch(facecolor=colour(cause), hatch=HATCHES.get(cause, ""), edgecolor=colour("page"), label=name)
-        for cause, name in zip(causes, names or causes, strict=True)
-    ]
-    ncols = 2 if is_narrow(drawing) else len(handles)
-    drawing.legend(handles=handles, loc="outside upper left", ncols=ncols)
+
+def line_legend(drawing: Drawing, *axes: Axes) -> None:
+    """Explain the lines of these axes above the drawing, each once."""
+    items = list(dict.fromkeys(item for one in axes for item in one.labels))
+    drawing.legend(items, 1 if drawing.is_narrow else 4)

@@ -20,7 +20,8 @@ from loaderbench.recording.forecast import (
 )
 from loaderbench.recording.record import Range
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.figures import Drawing, Figure, colour, legend, name_axes, name_bars, stack
+from loaderbench.reporting.drawing import Drawing
+from loaderbench.reporting.figures import Figure, legend, name_axes, name_bars, stack, whisker
 from loaderbench.reporting.result import Column, Result, Row, Table
 from loaderbench.reporting.shown import Shown
 
@@ -283,15 +284,13 @@ COLOURS: Mapping[ForecastPart, str] = {part: f"line{number}" for number, part in
 
 
 def _draw(drawing: Drawing, trainings: Sequence[tuple[str, TrainingForecast]]) -> None:
-    axes = drawing.subplots()
+    (axes,) = drawing.axes()
     longest = max(training.own.value for _, training in trainings if training.own is not None)
     scale, unit = next((scale, unit) for scale, unit, least in UNITS if longest >= least)
     for row, (_, training) in enumerate(trainings):
         parts = [(COLOURS[part], training.parts[part].value / scale) for part in COLOURS if part in training.parts]
         end = stack(axes, row, parts, height=0.5)
-        if training.s is not None and training.s.low is not None and training.s.high is not None:
-            reach = [[end - training.s.low / scale], [training.s.high / scale - end]]
-            axes.errorbar([end], [row], xerr=reach, fmt="none", ecolor=colour("ink"), capsize=3, linewidth=1)
+        whisker(axes, (end, row), training.s, scale=1 / scale)
     name_bars(axes, [label for label, _ in trainings], [float(row) for row in range(len(trainings))])
     name_axes(axes, unit, from_zero="x")
     shown = [part for part in COLOURS if any(part in training.parts for _, training in trainings)]

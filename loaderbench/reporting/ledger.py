@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from loaderbench.plain import JsonObject, to_json, to_object
 from loaderbench.printable import counted, memory_size
@@ -13,7 +12,8 @@ from loaderbench.recording.ledger import LEDGER_KINDS, Entry, Ledger, LedgerKind
 from loaderbench.recording.machines import HARDWARE
 from loaderbench.recording.record import Range
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.figures import LEVEL, Axes, Drawing, Figure, colour, name_axes, panels
+from loaderbench.reporting.drawing import Axes, Drawing, LegendItem
+from loaderbench.reporting.figures import Figure, name_axes
 from loaderbench.reporting.result import Column, Result, Row, Table
 
 MEANS: Mapping[LedgerKind, str] = {
@@ -187,29 +187,27 @@ def ledger_figure(entries: Sequence[Entry]) -> Figure:
 
 
 HELD = {True: "yes", False: "no", None: "no interval"}
-STYLES: Mapping[bool | None, dict[str, Any]] = {
-    True: {"marker": "o", "color": colour("line0"), "label": "within its interval"},
-    False: {"marker": "X", "color": colour("line1"), "label": "outside it"},
-    None: {"marker": "D", "color": colour("line4"), "label": "predicted without an interval"},
+STYLES: Mapping[bool | None, LegendItem] = {
+    True: ("o", "line0", "within its interval"),
+    False: ("X", "line1", "outside it"),
+    None: ("D", "line4", "predicted without an interval"),
 }
-BAR: dict[str, Any] = {"color": colour("rest"), "label": "predicted interval"}
+BAR: LegendItem = ("bar", "rest", "predicted interval")
 
 
 def _draw(drawing: Drawing, kinds: Mapping[LedgerKind, Sequence[Entry]]) -> None:
     columns = min(len(kinds), 2)
-    grid = panels(drawing, len(kinds), columns)
+    grid = drawing.axes(len(kinds), columns)
     for number, (axes, (kind, entries)) in enumerate(zip(grid, kinds.items(), strict=True)):
         _panel(axes, entries)
-        axes.set_title(f"{kind}: {counted(len(entries), 'prediction')}", loc="left")
+        axes.title = f"{kind}: {counted(len(entries), 'prediction')}"
         name_axes(axes, "entry, oldest first" if number + columns >= len(kinds) else "", "measured ÷ predicted")
         if number % columns:
-            axes.set_ylabel("")
+            axes.y.label = ""
     _legend(drawing, {one.held for entries in kinds.values() for one in entries})
 
 
 def _panel(axes: Axes, entries: Sequence[Entry]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     numbered = list(enumerate(entries, 1))
     bars = [
         (place, one.low / one.predicted, one.high / one.predicted)
@@ -217,46 +215,37 @@ def _panel(axes: Axes, entries: Sequence[Entry]) -> None:
         if one.low is not None and one.high is not None
     ]
     width = min(4.0, 110 / len(entries))  # half of the room that an entry has in a narrow panel, in points
-    if bars:
-        axes.vlines(*zip(*bars, strict=True), color=BAR["color"], linewidth=width, zorder=1.5)
-    axes.axhline(1.0, **LEVEL, zorder=1.6)
-    for held, style in STYLES.items():
-        mine = [(place, one.measured / one.predicted) for place, one in numbered if one.held is held]
-        size = 3.0 if len(entries) > MANY else 4.5
-        axes.plot([place for place, _ in mine], [ratio for _, ratio in mine], linestyle="", markersize=size, **style)
-    axes.set_xlim(0.4, len(entries) + 0.6)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+    for place, low, high in bars:
+        axes.line([(place, low), (place, high)], BAR[1], width)
+    axes.level(y=1.0)
+    for place, one in numbered:
+        mark, name, _ = STYLES[one.held]
+        axes.mark((place, one.measured / one.predicted), mark, name, 1.5 if len(entries) > MANY else 2.2)
+    axes.x.low, axes.x.high = 0.4, len(entries) + 0.6
+    every = -(-len(entries) // 6)
+    axes.x.ticks = [(place, str(place)) for place in range(every, len(entries) + 1, every)]
     _ratios(axes, [*(one.measured / one.predicted for one in entries), *(end for bar in bars for end in bar[1:])])
 
 
 def _ratios(axes: Axes, values: Sequence[float]) -> None:
     """The axis of ratios: even steps about 1, or doublings where values are far from it."""
-    from matplotlib.ticker import FixedLocator, NullLocator
-
     known = [value for value in values if value > 0]
     low, high = min(1 - LEAST_REACH, *known), max(1 + LEAST_REACH, *known)
     if high / low < WIDE:
         room = 0.06 * (high - low)
-        axes.set_ylim(low - room, high + room)
+        axes.y.low, axes.y.high = low - room, high + room
         return
-    axes.set_yscale("log", base=2)
-    axes.set_ylim(low / 1.2, high * 1.2)
+    axes.y.is_log, axes.y.low, axes.y.high = True, low / 1.2, high * 1.2
     first, last = (round(math.log2(end)) for end in (low, high))
     every = max(1, -(-(last - first) // 5))
-    ticks = [exponent for exponent in range(first, last + 1) if exponent % every == 0]
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_locator(FixedLocator([2.0**exponent for exponent in ticks]))
-    axes.set_yticklabels([f"{2.0**exponent:.4g}" for exponent in ticks])
+    exponents = [exponent for exponent in range(first, last + 1) if exponent % every == 0]
+    axes.y.ticks = [(2.0**exponent, f"{2.0**exponent:.4g}") for exponent in exponents]
 
 
 def _legend(drawing: Drawing, held: Collection[bool | None]) -> None:
     """The marks that occur."""
-    from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], linestyle="", markersize=4.5, **style) for one, style in STYLES.items() if one in held]
-    if {True, False} & set(held):
-        handles.append(Line2D([], [], linewidth=4, **BAR))
-    drawing.legend(handles=handles, loc="outside upper left", ncols=2 if len(handles) > 3 else len(handles))
+    items = [style for one, style in STYLES.items() if one in held]
+    drawing.legend([*items, BAR] if {True, False} & set(held) else items, 4)
 
 
 # -- other forms -----------------------------------------------------------------------------------------

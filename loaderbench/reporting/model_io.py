@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from loaderbench.recording.model_io import CopyFigures, IoFacts, IoRow, ModelIo
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.figures import Drawing, Figure, cells, line, name_axes
+from loaderbench.reporting.drawing import Drawing
+from loaderbench.reporting.figures import Figure, cells, line, name_axes
 from loaderbench.reporting.result import Column, Result, Row, Table
 from loaderbench.reporting.shown import Shown
 
@@ -89,7 +90,7 @@ def figures(result: ModelIo) -> list[Figure]:
 
 
 def _draw(drawing: Drawing, rows: Sequence[IoRow]) -> None:
-    left, right = drawing.subplots(1, 2)
+    left, right = drawing.axes(2, columns=2)
     batches = [row.batch_size for row in rows]
     line(left, batches, [row.data_in.s for row in rows], "line0", scale=1e3)
     line(right, batches, [row.data_out.s for row in rows], "line1", scale=1e3)

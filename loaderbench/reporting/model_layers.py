@@ -9,18 +9,8 @@ from loaderbench.recording.model_layers import LayerRow, LayersFacts, LayersResu
 from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.csv import csv_rows
-from loaderbench.reporting.figures import (
-    Drawing,
-    Figure,
-    cells,
-    colour,
-    legend,
-    name_axes,
-    name_bars,
-    note,
-    stack,
-    whiskers,
-)
+from loaderbench.reporting.drawing import Drawing
+from loaderbench.reporting.figures import Figure, cells, ends, legend, name_axes, name_bars, stack
 from loaderbench.reporting.figures import Row as FigureRow
 from loaderbench.reporting.result import Column, Result, Row, Table, names_and_values
 from loaderbench.reporting.shown import Shown
@@ -244,31 +234,34 @@ def _call_data(number: int, call: Call) -> FigureRow:
 
 
 def _draw_calls(drawing: Drawing, calls: Sequence[Call]) -> None:
-    axes = drawing.subplots()
+    (axes,) = drawing.axes()
     at = list(range(1, len(calls) + 1))
     below, above = (
         [1e3 * (fmt.value_of(None if row is None else row.in_step_s) or 0.0) for row in rows]
         for rows in ([call.forward for call in calls], [call.backward for call in calls])
     )
-    axes.bar(at, below, width=0.85, color=colour(FORWARD))
-    axes.bar(at, above, width=0.85, bottom=below, color=colour(BACKWARD))
+    for number, forward, backward in zip(at, below, above, strict=True):
+        axes.bar(number - 0.42, number + 0.42, 0, forward, FORWARD, 0)
+        axes.bar(number - 0.42, number + 0.42, forward, forward + backward, BACKWARD, 0)
     tops = [low + high for low, high in zip(below, above, strict=True)]
-    larger = [max(call.parts, key=lambda one: one.value) for call in calls]
-    axes.errorbar(at, tops, yerr=whiskers(larger, 1e3), fmt="none", ecolor=colour("ink"), linewidth=0.7)
+    for number, top, call in zip(at, tops, calls, strict=True):
+        value, low, high = ends(max(call.parts, key=lambda one: one.value), 1e3)
+        if value is not None and low is not None and high is not None:
+            axes.whisker((number, top), top - value + low, top - value + high, "ink", upright=True, cap=0)
     for number in sorted(at, key=lambda number: -calls[number - 1].share)[:NUM_NAMED]:
         text = f"{calls[number - 1].name} ({fmt.percent(calls[number - 1].share)})"
-        note(axes, text, (number, tops[number - 1]), (2, 4), fontsize=6, rotation=60, ha="left", va="bottom")
-    axes.set_ylim(0, 1.5 * max(tops))
-    axes.set_xlim(0.4, len(calls) + 0.6)
+        axes.note(text, (number, tops[number - 1]), (2, 4), size=6, angle=60, rise=0)
+    axes.y.low, axes.y.high = 0, 1.5 * max(tops)
+    axes.x.low, axes.x.high, axes.x.is_whole = 0.4, len(calls) + 0.6, True
     name_axes(axes, "call", "ms")
     _legend(drawing, trains=any(above))
 
 
 def _draw_types(drawing: Drawing, types: Sequence[TypeRow]) -> None:
-    axes = drawing.subplots()
+    (axes,) = drawing.axes()
     for place, one in enumerate(types):
         end = stack(axes, place, [(FORWARD, one.forward_s * 1e3), (BACKWARD, (one.backward_s or 0.0) * 1e3)])
-        note(axes, fmt.percent(one.share_fraction, decimals=1), (end, place))
+        axes.note(fmt.percent(one.share_fraction, decimals=1), (end, place))
     name_bars(axes, [f"{one.type} ×{one.num_calls}" for one in types], [float(place) for place in range(len(types))])
     name_axes(axes, "ms in the running step")
     _legend(drawing, trains=any(one.backward_s is not None for one in types))

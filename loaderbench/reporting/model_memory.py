@@ -19,7 +19,8 @@ from loaderbench.recording.model_memory import (
     PredictedMemory,
 )
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.figures import LEVEL, Drawing, Figure, colour, legend, name_axes, name_bars, note, stack
+from loaderbench.reporting.drawing import Drawing
+from loaderbench.reporting.figures import Figure, legend, name_axes, name_bars, stack, steps_of
 from loaderbench.reporting.result import Column, Result, Row, Table
 from loaderbench.reporting.shown import Shown
 
@@ -212,43 +213,47 @@ def _sizes(course: MemoryCourse) -> list[tuple[int, ...]]:
 
 
 def _draw_peaks(drawing: Drawing, batches: Sequence[tuple[BatchMemory, PredictedMemory]]) -> None:
-    axes = drawing.subplots()
+    (axes,) = drawing.axes()
     measured = [0 if one.measured is None else one.measured.peak_live_bytes or 0 for one, _ in batches]
     most = max(*(memory.peak_live_bytes for _, memory in batches), *measured)
     unit, scale = _unit(most)
     for at, ((_, memory), size) in enumerate(zip(batches, measured, strict=True)):
         stack(axes, at - 0.19, [(COLOURS[kind], part / scale) for kind, part in by_kind(memory).items()], height=0.36)
-        note(axes, fmt.memory(memory.peak_live_bytes), (memory.peak_live_bytes / scale, at - 0.19), (3, 0))
+        axes.note(fmt.memory(memory.peak_live_bytes), (memory.peak_live_bytes / scale, at - 0.19), (3, 0))
         if size:
             stack(axes, at + 0.19, [(MEASURED, size / scale)], height=0.36)
-            note(axes, fmt.memory(size), (size / scale, at + 0.19), (3, 0))
+            axes.note(fmt.memory(size), (size / scale, at + 0.19), (3, 0))
     name_bars(axes, [f"batch {one.batch_size}" for one, _ in batches], [float(at) for at in range(len(batches))])
-    axes.set_xlim(0, 1.12 * most / scale)
+    axes.x.low, axes.x.high = 0, 1.12 * most / scale
     name_axes(axes, unit)
     named = {MEASURED: "measured"} if any(measured) else {}
     legend(drawing, [*COLOURS.values(), *named], [*MEMORY_KINDS, *named.values()])
 
 
 def _draw_course(drawing: Drawing, course: MemoryCourse, place: str) -> None:
-    axes = drawing.subplots()
+    (axes,) = drawing.axes()
     at, live = course.events, [sum(sizes) for sizes in _sizes(course)]
     unit, scale = _unit(max(live))
-    sizes = [[size / scale for size in course.bytes_by_kind[kind]] for kind in MEMORY_KINDS]
-    axes.stackplot(at, *sizes, colors=[colour(COLOURS[kind]) for kind in MEMORY_KINDS], linewidth=0, step="post")
+    below = [0.0] * len(at)
+    for kind in MEMORY_KINDS:
+        above = [low + size / scale for low, size in zip(below, course.bytes_by_kind[kind], strict=True)]
+        axes.area([*steps_of(at, above), *reversed(steps_of(at, below))], COLOURS[kind])
+        below = above
     peak, top = at[live.index(max(live))], max(live) / scale
-    axes.plot([peak], [top], "o", color=colour("ink"), markersize=4)
-    side, by = ("right", (-5, 4)) if peak > (at[0] + at[-1]) / 2 else ("left", (5, 4))
-    note(axes, f"{fmt.memory(max(live))}{f', {place}' if place else ''}", (peak, top), by, va="bottom", ha=side)
-    axes.set_ylim(0, 1.25 * top)
-    axes.set_xlim(at[0], at[-1])
+    axes.mark((peak, top), "o", "ink", 2)
+    is_late = peak > (at[0] + at[-1]) / 2
+    text = f"{fmt.memory(max(live))}{f', {place}' if place else ''}"
+    axes.note(text, (peak, top), (-5 if is_late else 5, 4), rise=0, anchor="end" if is_late else "start")
+    axes.y.low, axes.y.high = 0, 1.25 * top
+    axes.x.low, axes.x.high = at[0], at[-1]
     numbers = range(1, len(at))
     begins = [(at[0], course.phases[0])]
     begins += [(at[now], course.phases[now]) for now in numbers if course.phases[now] != course.phases[now - 1]]
     for (begin, phase), (end, _) in pairwise([*begins, (at[-1], "")]):
         if begin > at[0]:
-            axes.axvline(begin, **{**LEVEL, "linewidth": 0.8})
+            axes.level(x=begin)
         if end - begin >= LEAST_PHASE_FRACTION * (at[-1] - at[0]):
-            note(axes, SHORT_PHASES[phase], (begin, 1.25 * top), (3, -2), va="top", color=colour("soft"))
+            axes.note(SHORT_PHASES[phase], (begin, 1.25 * top), (3, -2), rise=1, colour="soft")
     name_axes(axes, "allocations and releases", unit)
     legend(drawing, [*COLOURS.values()], [*MEMORY_KINDS])
 

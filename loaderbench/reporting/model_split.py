@@ -12,19 +12,18 @@ from loaderbench.recording.model_split import ModelSplit, SplitFacts, SplitMembe
 from loaderbench.recording.record import Estimate
 from loaderbench.recording.split_times import SplitTime
 from loaderbench.reporting import format as fmt
+from loaderbench.reporting.drawing import Drawing
 from loaderbench.reporting.figures import (
-    LEVEL,
     MARKERS,
-    Drawing,
     Figure,
     cells,
-    colour,
     ends,
     line,
+    line_legend,
     name_axes,
     name_bars,
     stack,
-    whiskers,
+    whisker,
 )
 from loaderbench.reporting.result import Cell, Column, Result, Row, Section, Table
 from loaderbench.reporting.shown import Shown
@@ -286,16 +285,15 @@ def _parts(result: ModelSplit) -> Figure:
 
 
 def _draw_parts(drawing: Drawing, bars: Sequence[_Bar], whole: Estimate | None) -> None:
-    axes = drawing.subplots()
+    (axes,) = drawing.axes()
     for number, bar in enumerate(bars):
         if bar.measured_s is not None:
             measured_ms = stack(axes, number, [(bar.colour, bar.measured_s.value * 1e3)], height=0.62)
-            reach = whiskers([bar.measured_s], 1e3)
-            axes.errorbar(measured_ms, number, xerr=reach, fmt="none", ecolor=colour("ink"), capsize=2)
+            whisker(axes, (measured_ms, number), bar.measured_s, scale=1e3)
         if bar.predicted_s is not None:
             stack(axes, number, [("line1", bar.predicted_s * 1e3)], height=0.16)
     if whole is not None:
-        axes.axvline(whole.value * 1e3, **LEVEL)
+        axes.level(x=whole.value * 1e3)
     name_bars(axes, [bar.name for bar in bars], [float(number) for number in range(len(bars))])
     name_axes(axes, "ms", from_zero="x")
 
@@ -318,13 +316,13 @@ def _beside(one: SplitTime) -> str:
 
 
 def _draw_times(drawing: Drawing, times: Sequence[SplitTime]) -> None:
-    axes = drawing.subplots()
+    (axes,) = drawing.axes()
     for number, name in enumerate(dict.fromkeys(map(_beside, times))):
         mine = [one for one in times if _beside(one) == name]
         sizes, seconds = [one.batch_size for one in mine], [one.seconds for one in mine]
         line(axes, sizes, seconds, f"line{number % 6}", MARKERS[number % len(MARKERS)], scale=1e3, label=name)
     name_axes(axes, "images of the part", "ms", from_zero="xy")
-    axes.legend(fontsize=7)
+    line_legend(drawing, axes)
 
 
 class ShownSplit(Shown[SplitFacts, ModelSplit]):

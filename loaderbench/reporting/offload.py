@@ -4,25 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from loaderbench.analysis.offload import is_wrong
 from loaderbench.recording.offload_study import ModelOffload, OffloadFacts, OffloadOutcome, OffloadRow
 from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.figures import (
-    LEVEL,
-    Axes,
-    Drawing,
-    Figure,
-    Value,
-    cells,
-    colour,
-    ends,
-    line,
-    name_axes,
-    note,
-)
+from loaderbench.reporting.drawing import Axes, Drawing
+from loaderbench.reporting.figures import Figure, Value, cells, ends, line, line_legend, name_axes
 from loaderbench.reporting.result import SHOW, Cell, Column, Result, Row, Section, Table
 from loaderbench.reporting.shown import Shown
 
@@ -345,7 +333,7 @@ def _timed(row: OffloadRow) -> Estimate | None:
 
 
 def _draw(drawing: Drawing, result: ModelOffload) -> None:
-    left, right = drawing.subplots(1, 2)
+    left, right = drawing.axes(2, columns=2)
     rows, one = result.thresholds, result.batch_one_s_per_image
     names = list(dict.fromkeys(map(_threshold, rows)))
     _curve(left, rows, [_timed(row) for row in rows], "line0", "o", 1e3)
@@ -353,14 +341,14 @@ def _draw(drawing: Drawing, result: ModelOffload) -> None:
         _level(left, one * 1e3, f"batch {result.batch_one.batch_size}", "ms")
     _curve(right, rows, [row.peak_bytes for row in rows], "line0", "o", 1 / MIB, "device")
     _curve(right, rows, [row.host_bytes for row in rows], "line1", "s", 1 / MIB, "host")
-    right.legend(fontsize=7)
+    line_legend(drawing, right)
     _level(right, result.memory_bytes / MIB, "the device's memory", "MiB")
     for axes, values in ((left, "ms per image"), (right, "MiB at the peak")):
-        axes.set_xticks(range(len(names)), names, rotation=40, ha="right", fontsize=7)
+        axes.x.ticks, axes.x.angle, axes.x.tick_size = list(enumerate(names)), 40, 7
         name_axes(axes, "on the host: tensors from", values, from_zero="y")
-        axes.set_xlim(-0.4, len(names) - 0.6)
-        if result.best in rows:
-            axes.axvline(names.index(_threshold(result.best)), **LEVEL)
+        axes.x.low, axes.x.high = -0.4, len(names) - 0.6
+        if result.best is not None and result.best in rows:
+            axes.level(x=names.index(_threshold(result.best)))
 
 
 def _curve(
@@ -383,18 +371,19 @@ def _curve(
     for place, row, one in zip(at, rows, values, strict=True):
         value, _, _ = ends(one, scale)
         if row.after_fraction and value is not None:
-            axes.plot([place], [value], marker, color=colour(name), markerfacecolor="none", markersize=3.5)
-            note(axes, fmt.percent(row.after_fraction), (place, value), (3, 0), fontsize=5, color=colour(name))
+            axes.mark((place, value), marker, name, 1.8, hollow=True)
+            axes.note(fmt.percent(row.after_fraction), (place, value), (3, 0), size=5, colour=name)
 
 
 def _level(axes: Axes, value: float, name: str, unit: str) -> None:
     """A dotted level with its name; one that is far above all else is only told."""
-    style: dict[str, Any] = {"fontsize": 6.5, "color": colour("soft"), "va": "baseline"}
-    if value > FAR * axes.get_ylim()[1]:
-        note(axes, f"{name}: {fmt.number(value)} {unit}", (0.01, 1.0), (0, 3), xycoords="axes fraction", **style)
-        return
-    axes.axhline(value, **{**LEVEL, "linestyle": ":"})
-    note(axes, name, (0.01, value), (0, 2), xycoords=("axes fraction", "data"), **style)
+    highest = axes.y.bounds()[1]
+    if value > FAR * highest:
+        text, value = f"{name}: {fmt.number(value)} {unit}", highest
+    else:
+        text = name
+        axes.level(y=value, dashes=":")
+    axes.note(text, (0.01, value), (0, 2), size=6.5, colour="soft", rise=0, of_axes=True)
 
 
 class ShownOffload(Shown[OffloadFacts, ModelOffload]):

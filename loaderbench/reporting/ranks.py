@@ -8,7 +8,8 @@ from functools import partial
 from loaderbench.printable import counted
 from loaderbench.recording.ranks import Imbalance, ImbalancePart, LateBy, RankedFigures, Ranks, RanksFacts, StripBar
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.figures import Drawing, Figure, legend, spans
+from loaderbench.reporting.drawing import Drawing
+from loaderbench.reporting.figures import Figure, legend, spans
 from loaderbench.reporting.result import Column, Result, Section, Table
 from loaderbench.reporting.shown import Shown
 
@@ -216,12 +217,11 @@ def _strips(case: RankedFigures, name: str, called: str) -> Figure:
 
 
 def _draw(drawing: Drawing, bars: Sequence[StripBar], ranks: Sequence[int]) -> None:
-    axes = drawing.subplots()
+    (axes,) = drawing.axes()
     at = {rank: number for number, rank in enumerate(ranks)}
     lanes = [f"rank {rank}" for rank in ranks]
     spans(axes, lanes, ((at[bar.rank], BAR_LOOKS[bar.what], bar.begin_ms, bar.end_ms) for bar in bars))
-    axes.set_xlim(left=0)
-    axes.set_xlabel("ms")
+    axes.x.low, axes.x.label = 0, "ms"
     shown = [what for what in BAR_LOOKS if any(bar.what == what for bar in bars)]
     legend(drawing, [BAR_LOOKS[what] for what in shown], [BAR_WORDS[what] for what in shown])
 

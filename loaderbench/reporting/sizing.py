@@ -9,7 +9,8 @@ from loaderbench.plain import JsonObject
 from loaderbench.printable import counted, listed
 from loaderbench.recording.model_size import BatchFigures, FeedFacts, SizeBound, SizeFacts, Sizing, StoppedBy, Supply
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.figures import LEVEL, Drawing, Figure, cells, doublings, line, name_axes
+from loaderbench.reporting.drawing import Drawing
+from loaderbench.reporting.figures import Figure, cells, doublings, line, name_axes
 from loaderbench.reporting.result import Column, Result, Table
 from loaderbench.reporting.shown import Shown
 
@@ -311,15 +312,15 @@ def sizing_figures(sizing: Sizing) -> list[Figure]:
 
 
 def _draw(drawing: Drawing, rows: Sequence[BatchFigures], chosen: int | None) -> None:
-    left, right = drawing.subplots(1, 2)
+    left, right = drawing.axes(2, columns=2)
     sizes = [row.batch_size for row in rows]
     line(left, sizes, [row.samples_per_s for row in rows], "line0")
     line(right, sizes, [row.s_per_sample for row in rows], "line1", "s", scale=1e3)
     for axes, values in ((left, "images/s"), (right, "ms per image")):
         doublings(axes, sizes)
         name_axes(axes, "batch", values, from_zero="y")
-        if chosen in sizes:
-            axes.axvline(chosen, **LEVEL)
+        if chosen is not None and chosen in sizes:
+            axes.level(x=chosen)
 
 
 class ShownSizing(Shown[SizeFacts, Sizing]):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -14,28 +13,23 @@ from loaderbench.recording.record import SHARES, Estimate, KernelGap, RunRecord
 from loaderbench.recording.studies import Knee, Sweep
 from loaderbench.recording.studies import Row as StudyRow
 from loaderbench.reporting import format as fmt
+from loaderbench.reporting.drawing import Axes, Drawing
 from loaderbench.reporting.figures import (
-    LEVEL,
     MARKERS,
     UNATTRIBUTED,
-    Axes,
-    Drawing,
     Figure,
     Name,
     Row,
     cells,
-    colour,
     dots,
     doublings,
     height_in,
-    is_narrow,
     legend,
     line,
+    line_legend,
     name_axes,
     name_rows,
     narrow_height_in,
-    note,
-    panels,
     stack,
 )
 
@@ -157,8 +151,8 @@ def _by_cause(shown: Sequence[_Drawn], *, cut: bool) -> Figure | None:
 
 
 def _draw_by_cause(drawing: Drawing, bars: Sequence[tuple[_Drawn, Mapping[str, float]]], causes: Sequence[str]) -> None:
-    axes = drawing.subplots()
-    narrow, longest = is_narrow(drawing), max(sum(seconds.values()) for _, seconds in bars)
+    (axes,) = drawing.axes()
+    narrow, longest = drawing.is_narrow, max(sum(seconds.values()) for _, seconds in bars)
     scale, unit = (1e3, "ms") if longest >= 1e-3 else (1e6, "µs")
     room, least = longest * scale * (1.45 if narrow else 1.28), longest * scale * LABEL_FROM * (2 if narrow else 1)
     for (drawn, seconds), place in zip(bars, name_rows(axes, _names(bars)), strict=True):
@@ -166,15 +160,12 @@ def _draw_by_cause(drawing: Drawing, bars: Sequence[tuple[_Drawn, Mapping[str, f
         for cause in causes:
             end = stack(axes, place, [(cause, seconds[cause] * scale)], left=left, height=0.56 if narrow else 0.72)
             if end - left >= least:
-                axes.text(
-                    (left + end) / 2, place, fmt.number(end - left, 2), ha="center", va="center", fontsize=7.5,
-                    bbox={"facecolor": colour("page"), "edgecolor": "none", "pad": 1.2},
-                )  # fmt: skip
+                text = fmt.number(end - left, 2)
+                axes.note(text, ((left + end) / 2, place), (0, 0), size=7.5, anchor="middle", has_halo=True)
             left = end
         end = _whisker(axes, left, rate, place, room)
-        note(axes, _rate_text(rate, narrow=narrow), (end, place), (5, 0), fontsize=7.5)
-    axes.set_xlim(0, room)
-    axes.set_xlabel(f"{unit} per image")
+        axes.note(_rate_text(rate, narrow=narrow), (end, place), (5, 0), size=7.5)
+    axes.x.low, axes.x.high, axes.x.label = 0, room, f"{unit} per image"
     legend(drawing, causes)
 
 
@@ -186,10 +177,9 @@ def _whisker(axes: Axes, total: float, rate: Estimate, place: float, room: float
     begin, end = total * rate.value / rate.high if rate.high else total, min(longest, 0.78 * room)
     if end <= begin:
         return total
-    style: dict[str, Any] = {"color": colour("ink"), "linewidth": 1.2, "solid_capstyle": "butt"}
-    axes.plot([begin, end], [place, place], **style)
-    for at in (begin, end) if end == longest else (begin,):
-        axes.plot([at, at], [place - 0.14, place + 0.14], **style)
+    caps = (begin, end) if end == longest else (begin,)
+    for ends in ([(begin, place), (end, place)], *([(at, place - 0.14), (at, place + 0.14)] for at in caps)):
+        axes.line(ends, "ink", 1.2)
     return max(end, total)
 
 
@@ -276,19 +266,16 @@ def _draw_against_workers(
     drawing: Drawing, lines: Mapping[Name, Sequence[_Drawn]], panes: Sequence[str], knees: Sequence[Case]
 ) -> None:
     settings = list(dict.fromkeys(setting for _, setting in lines))
-    grid = panels(drawing, len(panes), 1 if is_narrow(drawing) else min(3, len(panes)))
+    grid = drawing.axes(len(panes), 1 if drawing.is_narrow else min(3, len(panes)))
     for axes, resolution in zip(grid, panes, strict=True):
         mine = {setting: group for (of, setting), group in lines.items() if of == resolution}
         for number, setting in enumerate(settings):
             if setting in mine:
                 _draw_line(axes, mine[setting], number, setting, knees)
         _frame(axes, [drawn for group in mine.values() for drawn in group])
-        axes.set_title(resolution)
-    grid[0].set_ylabel("images/s")
-    drawn = [axes.get_legend_handles_labels() for axes in grid]
-    by_name = {text: handle for handles, texts in drawn for handle, text in zip(handles, texts, strict=True)}
-    ncols = 1 if is_narrow(drawing) else 4
-    drawing.legend(by_name.values(), by_name.keys(), loc="outside upper left", ncols=ncols)
+        axes.title = resolution
+    grid[0].y.label = "images/s"
+    line_legend(drawing, *grid)
 
 
 def _draw_line(axes: Axes, group: Sequence[_Drawn], number: int, setting: str, knees: Sequence[Case]) -> None:
@@ -297,19 +284,19 @@ def _draw_line(axes: Axes, group: Sequence[_Drawn], number: int, setting: str, k
     line(axes, workers, rates, f"line{number % 6}", MARKERS[number % len(MARKERS)], label=setting)
     for one in group:
         if one.row.case in knees:
-            at = one.row.case.feed.workers, one.row.rate.value
-            axes.plot(*at, "o", markersize=11, fillstyle="none", color=colour("ink"))
+            axes.mark((one.row.case.feed.workers, one.row.rate.value), "o", "ink", 5.5, hollow=True)
 
 
 def _frame(axes: Axes, drawn: Sequence[_Drawn]) -> None:
     """The axes of one resolution, and the device's own rate."""
     ceilings = [rate.value for one in drawn if (rate := one.record.ingestion_rate) is not None]
     if ceilings:
-        axes.axhline(float(np.mean(ceilings)), **{**LEVEL, "color": colour("ink")})
+        axes.level(y=float(np.mean(ceilings)), colour="ink")
     doublings(axes, (one.row.case.feed.workers for one in drawn))
-    axes.set_ylim(0, 1.25 * max([*(one.row.rate.value for one in drawn), *ceilings]))  # a very wide interval is cut
-    axes.set_xlabel("workers")
-    axes.grid()
+    axes.y.low = 0
+    axes.y.high = 1.25 * max([*(one.row.rate.value for one in drawn), *ceilings])  # a very wide interval is cut
+    axes.x.label = "workers"
+    axes.x.has_grid = axes.y.has_grid = True
 
 
 # -- bandwidth -------------------------------------------------------------------------------------------
@@ -335,12 +322,12 @@ def _bandwidth(shown: Sequence[_Drawn]) -> Figure | None:
 
 
 def _draw_bandwidth(drawing: Drawing, reads: Sequence[tuple[_Drawn, float]]) -> None:
-    axes = drawing.subplots()
+    (axes,) = drawing.axes()
     for (drawn, rate), place in zip(reads, name_rows(axes, _names(reads)), strict=True):
         stack(axes, place, [("storage", rate / 1e6)], height=0.6)
         ceiling = drawn.row.ceiling_bytes_per_s
         if ceiling is not None:
-            axes.plot([ceiling / 1e6] * 2, [place - 0.42, place + 0.42], color=colour("ink"), linewidth=2)
+            axes.line([(ceiling / 1e6, place - 0.42), (ceiling / 1e6, place + 0.42)], "ink", 2)
     name_axes(axes, "MB/s")
 
 
@@ -412,22 +399,22 @@ def _by_band(gap: KernelGap) -> dict[str, float]:
 
 
 def _draw_gaps(drawing: Drawing, traced: Sequence[tuple[_Drawn, KernelGap]]) -> None:
-    narrow, names = is_narrow(drawing), _names(traced)
-    left, right = drawing.subplots(2, 1) if narrow else drawing.subplots(1, 2, sharey=True)
-    if narrow:
-        name_rows(right, names)
+    names = _names(traced)
+    left, right = drawing.axes(2, 1 if drawing.is_narrow else 2)
+    name_rows(right, names)
+    right.y.is_named = drawing.is_narrow
     for (_, gap), place in zip(traced, name_rows(left, names), strict=True):
         stack(left, place, [(_cause(kind), share.fraction * 100) for kind, share in gap.by_class.items()])
         for number, count in enumerate(_by_band(gap).values()):
             if count > 0:
-                size = 8 + 26 * float(np.log10(1 + count))
-                right.scatter(number, place, s=size, color=colour("line0"), linewidths=0)
+                area = 8 + 26 * float(np.log10(1 + count))
+                right.mark((number, place), "o", "line0", float(np.sqrt(area / np.pi)))
                 text = fmt.number(count, 2) if count >= LEAST_COUNT else f"< {LEAST_COUNT}"
-                note(right, text, (number, place), (6, 0))
+                right.note(text, (number, place), (6, 0))
     classes, edges = _shape(traced[0][1])
     bands = _bands(edges)
-    right.set_xticks(range(len(bands)), [band.replace(" to ", "\nto ") for band in bands], fontsize=7)
-    right.set_xlim(-0.5, len(bands) - 0.3)
+    right.x.ticks = [(number, band.replace(" to ", "\nto ")) for number, band in enumerate(bands)]
+    right.x.low, right.x.high, right.x.tick_size = -0.5, len(bands) - 0.3, 7
     name_axes(left, "% of the step in gaps")
     name_axes(right, "number of gaps in a step, by their length")
     legend(drawing, list(map(_cause, classes)), [kind.replace("_", " ") for kind in classes])

@@ -10,13 +10,14 @@ import numpy as np
 
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import STEP, Run, Segment, Series
-from loaderbench.reporting.figures import Drawing, Figure, colour, legend, spans
+from loaderbench.reporting.drawing import Drawing
+from loaderbench.reporting.figures import Figure, legend, spans, steps_of
 
 STRIP_S = 1.5
 """Most seconds of a run that its timeline strip shows; further steps could not be told apart."""
 STRIP_STEPS = 24
-RATIOS = ({"height_ratios": [1]}, {"height_ratios": [1.6, 1]})
-"""Of the lanes, and of the lanes and the storage."""
+HEIGHTS = (1.6, 1.0)
+"""Of the lanes and the storage, relative to each other."""
 COPY_LANE, LOOP_LANE, DEVICE_LANE, STORAGE_LANE = "copy", "main loop", "device", "storage"
 LANES = (LOOP_LANE, COPY_LANE, DEVICE_LANE)
 LOOKS = {
@@ -79,23 +80,24 @@ def timeline_figure(run: Run, title: str) -> Figure | None:
 
 
 def _draw(drawing: Drawing, stamps: Sequence[_Stamp], flow: Sequence[_Stamp], begun_ns: int, length_ms: float) -> None:
-    axes, *below = drawing.subplots(1 + bool(flow), 1, sharex=True, squeeze=False, gridspec_kw=RATIOS[bool(flow)]).flat
+    axes, *below = drawing.axes(1 + bool(flow), heights=HEIGHTS if flow else ())
     lanes = [lane for lane in LANES if any(one.lane == lane for one in stamps)]
 
     def ms(at_ns: int) -> float:
         return (at_ns - begun_ns) / 1e6
 
     spans(axes, lanes, ((lanes.index(one.lane), LOOKS[one.what], ms(one.begin_ns), ms(one.end_ns)) for one in stamps))
-    axes.set_xlim(0, length_ms)
+    for one in (axes, *below):
+        one.x.low, one.x.high = 0, length_ms
+    axes.x.is_named = not below
     shown = [what for what in LOOKS if any(one.what == what for one in stamps)]
     legend(drawing, [LOOKS[what] for what in shown], shown)
     for storage in below:
         times = [ms(flow[0].begin_ns), *(ms(one.end_ns) for one in flow)]
         rates = [(one.read_bytes_per_s or 0.0) / 1e6 for one in flow]
-        storage.stairs(rates, times, fill=True, color=colour("storage"))
-        storage.set_ylim(bottom=0)
-        storage.set_ylabel("storage\nMB/s")
-    (below[0] if below else axes).set_xlabel("ms")
+        storage.area([(times[0], 0), *steps_of(times, [*rates, rates[-1]]), (times[-1], 0)], "storage")
+        storage.y.low, storage.y.label = 0, "storage\nMB/s"
+    (below[0] if below else axes).x.label = "ms"
 
 
 def _strip(segment: Segment) -> list[_Stamp]:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import example_records as examples
 import numpy as np
@@ -460,12 +461,24 @@ def test_gaps_are_counted_in_lengths_that_can_be_read() -> None:
 def test_figures_are_written_as_files_that_programs_open(tmp_path: Path) -> None:
     report = read_report(with_comparison(tmp_path / "results"))
     for figure in report.figures:
-        figures.save(figure, tmp_path / f"{figure.name}.png")
         figures.save(figure, tmp_path / f"{figure.name}.svg")
-        assert (tmp_path / f"{figure.name}.png").read_bytes().startswith(b"\x89PNG")
-        assert "<svg" in (tmp_path / f"{figure.name}.svg").read_text()
+        root = ElementTree.parse(tmp_path / f"{figure.name}.svg").getroot()
+        assert root.tag == "{http://www.w3.org/2000/svg}svg" and "var(" not in ElementTree.tostring(root, "unicode")
     with pytest.raises(ConfigError, match="there is no folder"):
-        figures.save(report.figures[0], tmp_path / "missing" / "a.png")
+        figures.save(report.figures[0], tmp_path / "missing" / "a.svg")
+
+
+def test_figures_are_written_as_pictures(tmp_path: Path) -> None:
+    pytest.importorskip("resvg_py")
+    from PIL import Image
+
+    report = read_report(with_comparison(tmp_path / "results"))
+    for figure in report.figures:
+        figures.save(figure, tmp_path / f"{figure.name}.png")
+        picture = Image.open(tmp_path / f"{figure.name}.png").convert("RGB")
+        seen = {colour for _, colour in picture.getcolors(1 << 24)}
+        assert picture.width == pytest.approx(2 * figures.WIDTH_IN * figures.POINTS, abs=2)
+        assert (255, 255, 255) in seen and (0x1B, 0x1F, 0x24) in seen  # the page, and ink
 
 
 def test_the_figures_of_workers_storage_gaps_and_short_runs() -> None:

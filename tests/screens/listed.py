@@ -8,6 +8,7 @@ sentences.
 from __future__ import annotations
 
 import base64
+import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,7 +22,7 @@ import typer.main
 from loaderbench.commands import app
 from loaderbench.findings.row import Row
 from loaderbench.findings.table import SECTIONS, words
-from loaderbench.reporting.figures import Figure, _drawn
+from loaderbench.reporting.figures import Figure, svg
 from tests.screens import stored
 from tests.screens.facts import facts_of, split_json
 from tests.screens.golden import Made
@@ -101,10 +102,10 @@ def _words_for_drawings() -> AbstractContextManager[object]:
 
 def _drawn_words(figure: Figure, *, narrow: bool = False) -> str:
     """The words in a drawing."""
-    from matplotlib.text import Text
-
-    texts = [one.get_text() for one in _drawn(figure, narrow=narrow).findobj(Text)]
-    return f"<p>drawn: {' | '.join(dict.fromkeys(text for text in texts if text))}</p>"
+    texts = re.findall(r"<text[^>]*>(.*?)</text>", svg(figure, narrow=narrow))
+    lines = (re.sub(r"</tspan><tspan[^>]*>", " ", text) for text in texts)
+    words = [html.unescape(re.sub(r"<[^>]*>", "", line)) for line in lines]
+    return f"<p>drawn: {' | '.join(dict.fromkeys(words))}</p>"
 
 
 @dataclass(frozen=True)
