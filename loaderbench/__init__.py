@@ -48,7 +48,12 @@ def __getattr__(name: str) -> Any:
     if name not in _FACE:
         raise AttributeError(f"module 'loaderbench' has no attribute '{name}'")
     module, _, function = _FACE[name].partition(":")
-    return getattr(importlib.import_module(f"loaderbench.{module}"), function)
+    try:
+        return getattr(importlib.import_module(f"loaderbench.{module}"), function)
+    except ModuleNotFoundError as error:
+        from loaderbench.lacking import extra
+
+        raise extra(f"loaderbench.{name}", "run", error) from error
 
 
 def __dir__() -> list[str]:

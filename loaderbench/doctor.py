@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loaderbench import machine, plugins
+from loaderbench import lacking, machine, plugins
 from loaderbench.cases.traits import Needs
 from loaderbench.devices import profile
 from loaderbench.devices.select import has_intel_gpu
-from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.errors import ConfigError, MissingExtra, UnavailableError
 from loaderbench.images import cache_state
 from loaderbench.images.filesystem import FileSystem, storage_behind
 from loaderbench.images.listing import first_image
@@ -276,7 +276,7 @@ def _xpu() -> list[Finding]:
 def _cuda() -> Finding:
     installed, version = torch_cuda_version()
     if not installed:
-        return Finding("CUDA in torch", MISSING, "torch is not installed", "`pip install torch torchvision`")
+        return Finding("CUDA in torch", MISSING, "torch is not installed", f"`{lacking.RUN_EXTRA}`")
     if version is None:
         return Finding(
             "CUDA in torch",
@@ -391,6 +391,12 @@ def examine(dataset_path: str | Path | None = None) -> list[Finding]:
         _cuda,
     ]
     findings = [*(check() for check in checks), *_xpu()]
+    try:
+        lacking.require_run("loaderbench run")
+    except MissingExtra as error:
+        what, _, step = str(error).rpartition(": ")
+        does = "watch, show, report and analyze work; decoders and loaders were not looked at"
+        return [*findings, Finding("measuring", MISSING, f"{what}; {does}", f"`{step}`"), _perf(), *_profiles()]
     for table in (plugins.DECODERS, plugins.LOADERS):
         findings += [found for name in table.names() if (found := _plugin(table, name)) is not None]
     return [*findings, _perf(), *_profiles()]

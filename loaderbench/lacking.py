@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import importlib.metadata
+import importlib.util
+import re
 import resource
 import sys
 
@@ -18,6 +21,11 @@ LIMITS = (
     (resource.RLIMIT_STACK, "ulimit -s", "stack", USUAL_STACK),
 )
 """(limit, the shell's command for it, what it limits, bytes above which it has no effect)"""
+MEASURES_WITH = {"torch": "torch", "torchvision": "torchvision", "PIL": "pillow"}
+"""Module → package that every measurement needs: the extra `run` brings them."""
+TORCH_TO_MEASURE, TORCH_TO_WATCH = (2, 6), (2, 1)
+"""The oldest PyTorch that `run` and its like were tested with; that a watched script may use."""
+RUN_EXTRA = "pip install 'loaderbench[run]'"
 NO_THREAD = "can't start new thread"
 """What Python says where the kernel gives no thread, or no memory for its stack."""
 
@@ -28,6 +36,43 @@ def package(name: str, error: Exception, install: str) -> UnavailableError:
         return UnavailableError(f"{name} is not installed ({error}); {install}")
     said = str(error) or type(error).__name__
     return UnavailableError(f"{name} is installed but cannot be loaded ({said}){memory()}")
+
+
+def require_run(what: str) -> None:
+    """Raises MissingExtra where the packages that measure a case are not installed, or are too old."""
+    absent = [package for module, package in MEASURES_WITH.items() if not is_installed(module)]
+    if absent:
+        names = " and ".join(filter(None, [", ".join(absent[:-1]), absent[-1]]))
+        are = "is" if len(absent) == 1 else "are"
+        raise MissingExtra(f"`{what}` needs {names}, which {are} not installed: {RUN_EXTRA}")
+    _check_torch(what, TORCH_TO_MEASURE, RUN_EXTRA)
+
+
+def require_torch(what: str) -> None:
+    """Raises MissingExtra where a script cannot be watched here, because PyTorch is lacking or too old."""
+    if not is_installed("torch"):
+        raise MissingExtra(
+            f"`{what}` uses your script's PyTorch, and this Python has none: pip install loaderbench where PyTorch is"
+        )
+    _check_torch(what, TORCH_TO_WATCH, "pip install -U torch")
+
+
+def _check_torch(what: str, least: tuple[int, int], install: str) -> None:
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:  # built from source, and not installed
+        return
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is not None and (int(found[1]), int(found[2])) < least:
+        raise MissingExtra(f"`{what}` needs torch {least[0]}.{least[1]} or newer, and {version} is here: {install}")
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module can be found. It is not imported."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def extra(what: str, name: str, error: Exception) -> MissingExtra:

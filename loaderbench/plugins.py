@@ -237,12 +237,12 @@ DECODERS: Table[DecoderTraits] = Table(
                 formats=FORMATS,
                 gives_pil=True,
                 example=examples.PILLOW,
-                needs=Needs(("pillow",), "pip install pillow"),
+                needs=_extra("run", "pillow"),
             ),
         ),
         "turbojpeg": _decoder(
             "turbojpeg",
-            DecoderTraits(rank=20, example=examples.TURBOJPEG, needs=Needs(("simplejpeg",), "pip install simplejpeg")),
+            DecoderTraits(rank=20, example=examples.TURBOJPEG, needs=_extra("run", "simplejpeg")),
         ),
         "torchvision": _decoder(
             "torchvision",
@@ -251,7 +251,7 @@ DECODERS: Table[DecoderTraits] = Table(
                 formats=FORMATS,
                 example=examples.TORCHVISION,
                 probed_as="turbojpeg",
-                needs=Needs(("torchvision",), "pip install torchvision"),
+                needs=_extra("run", "torchvision"),
             ),
         ),
         "libjpeg": _decoder(
@@ -349,7 +349,7 @@ WORKLOADS: Table[WorkloadTraits] = Table(
     {
         "vision": Plugin(
             WorkloadTraits(
-                Needs(("torchvision",), "pip install torchvision"),
+                _extra("run", "torchvision"),
                 channels=3,
                 check="loaderbench.workloads.known:check_torchvision",
             ),
@@ -467,7 +467,7 @@ def check_formats(feed: Feed, formats: Mapping[Format, int], root: str) -> None:
     held = ", ".join(f"{number:,} {FORMAT_NAMES[kind]}" for kind, number in others.items())
     what = f"--decoder {feed.decoder}" if ours else f"--loader {feed.loader}"
     usable = [one.name for one in installed_decoders(formats)]
-    use = f"--decoder {' or '.join(usable)}" if usable else "pip install pillow"
+    use = f"--decoder {' or '.join(usable)}" if usable else lacking.RUN_EXTRA
     use = use if ours else f"--loader {DEFAULT_LOADER}"
     raise ConfigError(f"{what} reads {format_names(reads)} only, and {root} holds {held} files: use {use}")
 

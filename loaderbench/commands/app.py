@@ -30,8 +30,9 @@ from loaderbench.commands import (
     trace,
     watch,
 )
-from loaderbench.commands.command import Command, help_alone, missing_argument
-from loaderbench.commands.terminal import echo, show_crash
+from loaderbench.commands.command import Command, MeasuringCommand, missing_argument
+from loaderbench.commands.first import WAYS_IN
+from loaderbench.commands.terminal import echo, show_crash, write_out
 from loaderbench.errors import LoaderbenchError
 from loaderbench.lacking import NO_THREAD, memory_for
 from loaderbench.recording.kinds import KINDS, part
@@ -61,7 +62,8 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version")
     ] = False,
 ) -> None:
-    help_alone(context)
+    if context.invoked_subcommand is None:
+        write_out(WAYS_IN.encode(), "-")
 
 
 def commands() -> dict[str, Callable[..., object]]:
@@ -90,13 +92,24 @@ GROUPS = {"model": model.app, "dataset": dataset.app}
 """First word of commands of two words → what they belong to."""
 
 
+PREDICTING = ("forecast", "whatif")
+"""Studies of stored runs: they measure nothing, or only where they are asked to."""
+
+
+def kind_of(words: str) -> type[Command]:
+    """How a command parses its words, and whether it needs what measures."""
+    if words == "watch":
+        return watch.OfAScript
+    studies = {kind.command[0] for kind in KINDS.values() if kind.command is not None}
+    return MeasuringCommand if words in {"run", *studies} - {*PREDICTING} else Command
+
+
 def add_commands() -> None:
     """Make each command known to the program."""
     for words, function in commands().items():
         group, _, name = words.rpartition(" ")
-        of_a_script = name == "watch"
-        kind = watch.OfAScript if of_a_script else Command
-        settings = OF_A_SCRIPT if of_a_script else None
+        settings = OF_A_SCRIPT if name == "watch" else None
+        kind = kind_of(words)
         (GROUPS[group] if group else app).command(name, cls=kind, context_settings=settings)(function)
     for name, commands_of in GROUPS.items():
         app.add_typer(commands_of, name=name)

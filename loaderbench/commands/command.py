@@ -10,6 +10,7 @@ from typer.core import TyperCommand
 
 from loaderbench.commands.terminal import write_out
 from loaderbench.errors import ConfigError
+from loaderbench.lacking import require_run
 
 
 def help_alone(context: typer.Context) -> None:
@@ -44,3 +45,11 @@ class Command(TyperCommand):
     def own_part(self, args: list[str]) -> list[str]:
         """The words that are for this command: all of them."""
         return args
+
+
+class MeasuringCommand(Command):
+    """A command that measures, for which the extra `run` must be installed."""
+
+    def invoke(self, ctx: Any) -> Any:
+        require_run(ctx.command_path)
+        return super().invoke(ctx)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from loaderbench.cases.options import Numbers, read
-from loaderbench.commands.command import Command, help_alone
+from loaderbench.commands.command import Command, MeasuringCommand, help_alone
 from loaderbench.commands.options import OutputOptions, with_options
 from loaderbench.commands.terminal import echo, progress, say, write_json
 
@@ -20,7 +20,7 @@ app = typer.Typer(
 )
 
 
-@app.command("make", cls=Command)
+@app.command("make", cls=MeasuringCommand)
 def make(
     res: Annotated[str, typer.Option(help="Resolutions, comma separated: N for N×N, or WxH")],
     out: Annotated[Path, typer.Option(help="Output folder")],
@@ -52,7 +52,7 @@ def make(
         echo(f"{name}: {num_images} images in {folder}")
 
 
-@app.command("derive", cls=Command)
+@app.command("derive", cls=MeasuringCommand)
 def derive(
     src: Annotated[str, typer.Argument(help="Folder of images")],
     res: Annotated[str, typer.Option(help="Shorter sides, comma separated")],

@@ -10,6 +10,7 @@ import typer
 from loaderbench.cases.options import ForecastOptions
 from loaderbench.commands.kept import measure_kept
 from loaderbench.commands.options import OutputOptions, with_options
+from loaderbench.lacking import require_run
 
 
 @with_options()
@@ -25,6 +26,8 @@ def forecast(
     output: OutputOptions,
 ) -> None:
     """Forecast how long an epoch and a whole training take, with an interval. --check runs it and compares."""
+    if asked.check:
+        require_run("loaderbench forecast --check")
     from loaderbench.recording.store import Store
     from loaderbench.studies.forecast import ForecastStudy, plan_forecast
 

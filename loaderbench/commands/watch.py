@@ -14,6 +14,7 @@ from loaderbench.cases.options import EVERY_S, RESULTS, Price, PriceOptions, opt
 from loaderbench.commands.command import Command
 from loaderbench.commands.terminal import check_json_target, write_json
 from loaderbench.errors import ConfigError, LoaderbenchError
+from loaderbench.lacking import require_torch
 
 if TYPE_CHECKING:
     from loaderbench.recording.record import RunRecord
@@ -99,6 +100,7 @@ def watch(
     probes, at_price = _parsed(probes), read("price", Price | None, price)
     if not as_module and not Path(script).is_file():
         raise ConfigError(f"there is no script {script}: give a Python file, or -m MODULE")
+    require_torch("loaderbench watch")
     from loaderbench.recording.store import Store  # late: refusals come without it
     from loaderbench.reporting.live import WatchLine
     from loaderbench.studies.watch import ScriptWatch

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loaderbench import lacking
+from loaderbench.errors import ConfigError
 from loaderbench.recording.output import write_output
 from loaderbench.recording.record import Estimate, Range
 from loaderbench.reporting.drawing import Axes, Drawing
@@ -47,6 +48,10 @@ WIDTH_IN = 10.2
 """Of a drawing for a wide page."""
 NARROW_IN = 3.6
 """Of a drawing for a phone."""
+
+FONTS = (Path("/usr/share/fonts"), Path("/usr/local/share/fonts"), Path("~/.fonts"), Path("~/.local/share/fonts"))
+FONT_FILES = (".ttf", ".otf", ".ttc")
+"""Without a font a picture would have no words."""
 
 Cell = str | int | float | None
 Row = Mapping[str, Cell]
@@ -119,6 +124,8 @@ def png_file(figure: Figure) -> bytes:
         import resvg_py
     except lacking.LOAD_ERRORS as error:
         raise lacking.extra("report --format png", "png", error) from error
+    if not any(path.suffix.lower() in FONT_FILES for folder in FONTS for path in folder.expanduser().rglob("*")):
+        raise ConfigError("--format png needs a font, and none is installed: install fonts-dejavu-core, or use svg")
     return bytes(resvg_py.svg_to_bytes(svg_string=svg_file(figure), zoom=2))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from loaderbench.analysis.comparison import compare
 from loaderbench.cases.options import COMPARE_ROUNDS, RESULTS
 from loaderbench.cases.study import read_options
+from loaderbench.lacking import require_run
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import CompareFacts, Comparison, SideName, StudyRecord
@@ -39,6 +40,7 @@ def compare_data_sets(
         ConfigError: an option is unknown or wrong, a data set does not exist, or the two hold different files.
         KeyboardInterrupt: the user interrupts it; the runs measured so far are stored.
     """
+    require_run("loaderbench.compare")
     asked = read_options(options, of="compare")
     asked.require_single("compare", *ONE_OF_EACH)
     named = [(label, os.fspath(folder)) for label, folder in targets.items()]

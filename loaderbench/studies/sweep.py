@@ -13,6 +13,7 @@ from loaderbench.cases.case import Case
 from loaderbench.cases.options import RESULTS, Price
 from loaderbench.cases.study import read_options
 from loaderbench.errors import ConfigError
+from loaderbench.lacking import require_run
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import StudyRecord, Sweep, SweepFacts
@@ -69,8 +70,10 @@ def run(
 
     Raises:
         ConfigError: an option is unknown or wrong, or the data set does not exist.
+        MissingExtra: the packages that measure are not installed.
         KeyboardInterrupt: the user interrupts the run; the part measured so far is stored.
     """
+    require_run("loaderbench.run")
     asked = read_options(options)
     asked.require_single("run", *ONE_OF_EACH)
     asked.require_one_process()
@@ -103,6 +106,7 @@ def sweep(
         resume: measure only the cases that the results folder lacks.
         tag: name to find the runs by; runs that `resume` reuses keep theirs.
     """
+    require_run("loaderbench.sweep")
     asked = read_options({"loader": [*plugins.predictable_loaders()], **options})
     asked.require_one_process()
     subjects = find_data_sets(dataset, asked, generated=DEFAULT_RESOLUTIONS)

@@ -29,6 +29,7 @@ from loaderbench.cases.options import RESULTS, TUNE_BUDGET_S
 from loaderbench.cases.study import read_options
 from loaderbench.errors import CaseFailed
 from loaderbench.findings.table import words
+from loaderbench.lacking import require_run
 from loaderbench.recording.facts import ScaleProbe
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store, StudyFolder
@@ -84,6 +85,7 @@ def tune(
         CaseFailed: no setting could be measured.
         KeyboardInterrupt: the user interrupts the search; the runs measured so far are stored.
     """
+    require_run("loaderbench.tune")
     asked = read_options({"prefetch": PREFETCHES, **options}, of="tune")
     check_tuning(asked, budget_s)
     cases, default = plan_tuning(asked, dataset, on_note=say, progress=no_progress)

@@ -29,6 +29,7 @@ from loaderbench.cases.case import Change
 from loaderbench.cases.options import EVERY_S, RESULTS, is_count
 from loaderbench.errors import ConfigError, LoaderbenchError
 from loaderbench.interrupts import interrupts_held
+from loaderbench.lacking import require_torch
 from loaderbench.recording.facts import Run
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store
@@ -459,6 +460,7 @@ class OwnWatch:
     @classmethod
     def begin(cls, results: str | os.PathLike[str] = RESULTS, every_s: float = EVERY_S) -> OwnWatch:
         """Raises ConfigError where the results folder cannot be written, or `every_s` is too small."""
+        require_torch("loaderbench.watch")
         check_every(every_s)
         store = Store(results)
         store.check_writable()
