@@ -29,7 +29,7 @@ help: ## Print this list
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dali,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[run,dali,dev]'
 	touch $@
 
 setup: $(STAMP) ## Make the virtual environment and install everything into it
