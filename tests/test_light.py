@@ -125,7 +125,7 @@ def unwrapped_text(text: str) -> str:
 def measuring() -> list[list[str]]:
     """A complete command line of each command that measures."""
     named = {
-        "run": ["set/96"], "sweep": ["set/96"], "tune": ["set/96"], "compare": ["a=set/96", "b=copy/96"],
+        "run": ["set/96"], "demo": [], "sweep": ["set/96"], "tune": ["set/96"], "compare": ["a=set/96", "b=copy/96"],
         "capacity": ["set/96"], "precision": [], "selftest": ["--quick"], "model layers": ["resnet18"],
         "model memory": ["resnet18"], "model fit": ["resnet18", "--memory", "1G"],
         "model offload": ["resnet18", "--memory", "1G"], "model io": ["resnet18"],
@@ -154,7 +154,7 @@ def test_every_command_is_light_or_names_its_extra() -> None:
         "whatif",
     }  # fmt: skip
     of_data_sets = {f"dataset {one.name}" for one in GROUPS["dataset"].registered_commands}
-    assert {*commands(), *of_data_sets} - listed - light <= {"attach", "demo", "dataset scan", "dataset convert"}
+    assert {*commands(), *of_data_sets} - listed - light <= {"attach", "dataset scan", "dataset convert"}
 
 
 def test_a_script_without_pytorch_is_told_where_to_install(results: Path) -> None:

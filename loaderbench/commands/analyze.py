@@ -40,7 +40,7 @@ def analyze(
     from loaderbench.reporting.console import make_console
 
     if every == (run is not None):
-        raise ConfigError("analyze needs a RUN, or --all")
+        raise ConfigError("`loaderbench analyze` needs a RUN; try `loaderbench analyze latest`, or --all")
     check_json_target(output.json_out)
     store = Store(output.results)
     found = _every(store, quiet=output.quiet) if run is None else [_one(store, run)]

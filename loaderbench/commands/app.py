@@ -17,6 +17,7 @@ from loaderbench import __version__
 from loaderbench.commands import (
     analyze,
     dataset,
+    demo,
     doctor,
     gaps,
     install,
@@ -72,6 +73,7 @@ def commands() -> dict[str, Callable[..., object]]:
     return {
         "run": run.run,
         "watch": watch.watch,
+        "demo": demo.demo,
         **of_kinds,
         "list": listing.list_runs,
         "show": show.show,
@@ -101,7 +103,7 @@ def kind_of(words: str) -> type[Command]:
     if words == "watch":
         return watch.OfAScript
     studies = {kind.command[0] for kind in KINDS.values() if kind.command is not None}
-    return MeasuringCommand if words in {"run", *studies} - {*PREDICTING} else Command
+    return MeasuringCommand if words in {"run", "demo", *studies} - {*PREDICTING} else Command
 
 
 def add_commands() -> None:

@@ -11,6 +11,13 @@ from typer.core import TyperCommand
 from loaderbench.commands.terminal import write_out
 from loaderbench.errors import ConfigError
 from loaderbench.lacking import require_run
+from loaderbench.recording.checks import LATEST
+
+EXAMPLES = {
+    "RUN": LATEST, "TRACE": "trace.json.gz", "MODEL": "resnet50", "FOLDER": "photos", "SRC": "photos",
+    "PACKAGE": "pillow-simd",
+}  # fmt: skip
+"""Argument → one that can be given."""
 
 
 def help_alone(context: typer.Context) -> None:
@@ -28,7 +35,10 @@ def missing_argument(error: Exception) -> str | None:
     is_option = wanted.param_type_name == "option"
     name = wanted.opts[0] if is_option else wanted.metavar or wanted.name.upper()
     command = error.ctx.command_path  # type: ignore[attr-defined]
-    return f"`{command}` needs {name}: {wanted.help[0].lower()}{wanted.help[1:]}"
+    example = EXAMPLES.get(name.rstrip("…."))
+    say = "" if example is None or wanted.nargs == -1 else f"; try `{command} {example}`"
+    say += "; `loaderbench list` shows them" if example == LATEST else ""
+    return f"`{command}` needs {name}: {wanted.help[0].lower()}{wanted.help[1:]}{say}"
 
 
 class Command(TyperCommand):

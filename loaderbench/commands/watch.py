@@ -96,7 +96,7 @@ def watch(
     """
     script, *arguments = command or [""]
     if not script:
-        raise ConfigError("`loaderbench watch` needs a script: SCRIPT [ARGS]…, or -m MODULE")
+        raise ConfigError("`loaderbench watch` needs a script; try `loaderbench watch train.py`, or `-m MODULE`")
     probes, at_price = _parsed(probes), read("price", Price | None, price)
     if not as_module and not Path(script).is_file():
         raise ConfigError(f"there is no script {script}: give a Python file, or -m MODULE")

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
-from loaderbench.findings.row import VERDICT
 from loaderbench.printable import clean_lines
 from loaderbench.recording.caveats import Caveat
 from loaderbench.reporting import format as fmt
@@ -175,14 +174,9 @@ def _drawn(
     return drawn
 
 
-def print_caveats(console: Console, caveats: Iterable[Caveat], *, whole: bool = True) -> None:
-    """Print each caveat with its code, what it means and what to do about it. Not `whole`: those that change the
-    verdict so, of the others one line of codes."""
-    caveats = list(caveats)
-    worded = [caveat for caveat in caveats if whole or caveat.severity == VERDICT]
-    lines = [fmt.clean(caveat.sentence()) for caveat in worded]
-    others = dict.fromkeys(caveat.code for caveat in caveats if caveat not in worded)
-    print_bullets(console, "Caveats", [*lines, *codes_line(list(others))])
+def print_caveats(console: Console, caveats: Iterable[Caveat]) -> None:
+    """Print each caveat with its code, what it means and what to do about it."""
+    print_bullets(console, "Caveats", [fmt.clean(caveat.sentence()) for caveat in caveats])
 
 
 def codes_line(codes: Sequence[str]) -> list[str]:

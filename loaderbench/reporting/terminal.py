@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
-from typing import cast
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
-from loaderbench.recording.record import SHARES, Advice, Ceiling, Removable, RunRecord, StorageFigures
+from loaderbench.findings.row import VERDICT
+from loaderbench.recording.record import SHARES, Advice, Ceiling, Estimate, Removable, RunRecord, StorageFigures
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import (
     STYLES,
     Console,
+    codes_line,
     make_console,
     plain_table,
     print_bullets,
@@ -27,8 +29,16 @@ from loaderbench.reporting.result import Column, Result, Table, names_and_values
 from loaderbench.reporting.watched import note_lines, time_lines
 from loaderbench.reporting.words import explained
 
-ADVICE_LINES = 6
-"""Lines of advice on a run's screen; the rest is behind `show --all`."""
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+SCREEN_LINES, SCREEN_COLUMNS = 25, 80
+"""What a run's first screen takes at most; `show RUN --all` has the rest."""
+SHARES_AT = "Evidence"
+"""The section that follows the table of shares."""
+LEAST_SHARE = 0.005
+"""The first screen has no line for a smaller share whose removal would gain nothing."""
 TOLD_FROM_S = 0.05
 """From which on a part of a run's start is shown."""
 BAR_WIDTH = 12
@@ -40,39 +50,136 @@ OF_OUR_LOOP = ("launch", "transfer", "unexplained")
 
 
 def print_run(record: RunRecord, console: Console | None = None, *, whole: bool = False) -> None:
-    """Print one run on one screen: the verdict, three lines of evidence, advice, where a step's time goes, and what to
-    know before trusting it. `whole`: all evidence, figures, advice and caveats, in words."""
+    """Print one run: the verdict, where a step's time goes, what to try, and what fits on a first screen of the rest.
+    `whole`: all evidence, figures, advice and caveats, in words."""
     console, record = console or make_console(), fmt.cleaned(record)
+    any_figure = record.throughput is not None or record.step_time_s is not None
+    top = [*_headline(record), _settings(record, console, whole=whole)]
+    if any_figure and not whole:
+        top.append(styled(_in_a_line(record)))
+    for line in top:
+        console.print(line)
+    shares = [_shares(record, console, whole=whole)] if any_figure else []
+    if not whole:
+        _print_what_fits(record, console, shares, sum(map(partial(_height, console), top)))
+        return
+    if record.verdict is not None:
+        print_bullets(console, "Evidence", record.verdict.evidence)
+    _print_advice(record, console)
+    print_bullets(console, TITLE, price_lines(record, whole=True))
+    for table in shares:
+        console.print()
+        console.print(table)
+    if record.watched is not None:
+        print_bullets(console, "Where the script's time went", time_lines(record.watched))
+        print_bullets(console, "Also seen", note_lines(record))
+    if any_figure:
+        console.print()
+        print_rows(console, [*_figures(record), *_stages_and_capacities(record)])
+    print_caveats(console, record.caveats)
+    console.print()
+    print_rows(console, _last_rows(record))
+
+
+def _headline(record: RunRecord) -> list[Text]:
     word, sentence = fmt.headline(record)
     style = f"bold {STYLES.get(fmt.outcome(record), '')}"
-    console.print(styled(word, style).append(sentence, style="bold" if word else style))
+    return [styled(word, style).append(sentence, style="bold" if word else style)]
+
+
+def _settings(record: RunRecord, console: Console, *, whole: bool) -> Text:
+    """What was run. The first screen has the begin of it, without what is in parentheses."""
     case = record.case
     asked = [fmt.resolution(case), fmt.loader_name(case), *fmt.common_settings([record])]
     if record.watched is not None:
         asked = [fmt.clean(record.watched.script), fmt.loader_name(case), f"batch {case.step.batch_size}", "watched"]
-    console.print(styled(" · ".join(asked)))
-    any_figure = record.throughput is not None or record.step_time_s is not None
-    if any_figure and not whole:
-        console.print(styled(_in_a_line(record)))
-    if record.verdict is not None:
-        told = [] if record.residual is None else [explained(record.residual)]
-        print_bullets(console, "Evidence", record.verdict.evidence if whole else [*leading_evidence(record), *told])
-    _print_advice(record, console, whole=whole)
-    print_bullets(console, TITLE, price_lines(record, whole=whole))
-    if any_figure:
-        _print_shares(record, console)
-    if record.watched is not None:
-        print_bullets(console, "Where the script's time went", time_lines(record.watched))
-        print_bullets(console, "Also seen", note_lines(record))
-    if any_figure and whole:
-        console.print()
-        print_rows(console, [*_figures(record), *_stages_and_capacities(record)])
-    print_caveats(console, record.caveats, whole=whole)
-    if whole or not any_figure:
-        console.print()
-    given = (case.feed.loader_options, case.feed.decoder_options)
+    if whole:
+        return styled(" · ".join(asked))
+    if record.watched is None:  # which card, and whether it is emulated, is not to be cut off
+        asked = [*asked[:2], asked[-1], *asked[2:-1]]
+    line = styled(" · ".join(one.partition(" (")[0] for one in asked))
+    if console.width >= SCREEN_COLUMNS:  # in one line
+        line.truncate(console.width, overflow="ellipsis")
+    return line
+
+
+def _last_rows(record: RunRecord, *, more: bool = False) -> list[tuple[str, str]]:
+    """The plug-ins' options, the run's id, and how to see all of it."""
+    if more:
+        return [("run", record.run_id), ("more", f"loaderbench show {short_name(record.run_id)} --all")]
+    given = (record.case.feed.loader_options, record.case.feed.decoder_options)
     options = [f"{key}={value}" for one in given for key, value in one.items()]
-    print_rows(console, [("options", " ".join(options))] * bool(options) + [("run", record.run_id)])
+    return [("options", " ".join(options))] * bool(options) + [("run", record.run_id)]
+
+
+# -- the first screen ------------------------------------------------------------------------------------
+
+Lines = Sequence[tuple[int, str]]
+"""(rank, text): rank 0 is always shown; of the others those of a low rank first, while there is room."""
+
+
+def _height(console: Console, shown: RenderableType) -> int:
+    return len(console.render_lines(shown, console.options, pad=False))
+
+
+def _print_what_fits(record: RunRecord, console: Console, shares: Sequence[RenderableType], used: int) -> None:
+    """Print sections and the table of shares on what the screen has left: SCREEN_LINES, and more of them where the
+    terminal is so narrow that they wrap."""
+    from rich.padding import Padding
+
+    sections = _sections(record)
+    room = max(SCREEN_LINES, SCREEN_LINES * SCREEN_COLUMNS // console.width) - used
+    room -= len(_last_rows(record, more=bool(shares)))
+    room -= sum(_height(console, table) + 1 for table in shares)
+    heights = {
+        (title, number): _height(console, Padding(styled(text), (0, 0, 0, 2)))
+        for title, lines in sections.items()
+        for number, (_, text) in enumerate(lines)
+    }
+    taken: dict[str, int] = {}
+    """Title → how many of its lines are shown."""
+    ranked = sorted(heights, key=lambda one: sections[one[0]][one[1]][0])
+    for title, number in ranked:
+        cost = heights[title, number] + (0 if taken.get(title) else 2)
+        is_next = number == taken.get(title, 0)
+        if is_next and (not sections[title][number][0] or cost <= room):
+            taken[title] = number + 1
+            room -= cost
+    for title, lines in sections.items():
+        if title == SHARES_AT:
+            for table in shares:
+                console.print()
+                console.print(table)
+        print_bullets(console, title, [text for _, text in lines[: taken.get(title, 0)]])
+    if room > 0:
+        console.print()
+    print_rows(console, _last_rows(record, more=bool(shares)))
+
+
+def _sections(record: RunRecord) -> dict[str, Lines]:
+    """What a first screen can show around the shares, in the order from top to bottom."""
+    advice = () if record.verdict is None else record.verdict.advice
+    tried = [f"{number}. {fmt.advice(entry)}{_verified(entry)}" for number, entry in enumerate(advice, 1)]
+    told = [] if record.residual is None else [explained(record.residual)]
+    worded = [fmt.clean(one.sentence()) for one in record.caveats if one.severity == VERDICT]
+    others = [one.code for one in record.caveats if one.severity == VERDICT][1:]
+    serious = [f"these change the verdict too: {', '.join(others)}"] if others else []
+    codes = [one.code for one in record.caveats if one.severity != VERDICT]
+    seen = record.watched
+    applied = seen is not None and (seen.applied is not None or seen.not_applied is not None)
+    return {
+        "What to try next": _first_of(tried, 0, 2),
+        TITLE: [(0, line) for line in price_lines(record)],
+        SHARES_AT: _first_of([*leading_evidence(record), *told], 1, 3),
+        "Where the script's time went": [] if seen is None else _first_of(time_lines(seen), 1 if applied else 0, 4),
+        "Also seen": _first_of(note_lines(record), 0 if applied else 3, 3),
+        "Caveats": [*((0, line) for line in [*worded[:1], *serious]), *((2, line) for line in codes_line(codes))],
+    }
+
+
+def _first_of(lines: Sequence[str], first: int, later: int) -> Lines:
+    """The lines with the rank of the first, and of all others."""
+    return [(later if number else first, line) for number, line in enumerate(lines)]
 
 
 def _in_a_line(record: RunRecord) -> str:
@@ -89,17 +196,11 @@ def _in_a_line(record: RunRecord) -> str:
     return " · ".join(parts)
 
 
-def _print_advice(record: RunRecord, console: Console, *, whole: bool) -> None:
+def _print_advice(record: RunRecord, console: Console) -> None:
     advice = () if record.verdict is None else record.verdict.advice
-    every = [
-        f"{number}. {fmt.advice(entry)}{'' if whole else _verified(entry)}" for number, entry in enumerate(advice, 1)
-    ]
-    lines = every if whole else _first_that_fit(every, console.width - 2)
-    left = len(every) - len(lines)
-    more = [f"{left} more: loaderbench show {short_name(record.run_id)} --all"] if left else []
-    print_bullets(console, "What to try next", [*lines, *more])
-    if whole:
-        _print_verification(advice, console)
+    lines = [f"{number}. {fmt.advice(entry)}" for number, entry in enumerate(advice, 1)]
+    print_bullets(console, "What to try next", lines)
+    _print_verification(advice, console)
 
 
 def _verified(entry: Advice) -> str:
@@ -139,13 +240,6 @@ def _print_verification(advice: Sequence[Advice], console: Console) -> None:
     print_table_of(Table("Advice, measured", VERIFIED_COLUMNS, rows, " ".join(not_run)), console)
 
 
-def _first_that_fit(lines: Sequence[str], width: int) -> list[str]:
-    """The first of these texts, at least one, that together take no more than ADVICE_LINES of this width."""
-    heights = [len(textwrap.wrap(line, width)) for line in lines]
-    number = max((n for n in range(1, len(lines) + 1) if sum(heights[:n]) <= ADVICE_LINES), default=1)
-    return list(lines[:number])
-
-
 def _or_not_measured(value: float | None, shown: str) -> str:
     return NOT_MEASURED if value is None else shown
 
@@ -174,13 +268,12 @@ def _start(start_s: Mapping[str, float]) -> str:
     return " · ".join(f"{name} {fmt.duration(seconds)}" for name, seconds in told) or f"below {TOLD_FROM_S:g} s each"
 
 
-def _print_shares(record: RunRecord, console: Console) -> None:
+def _shares(record: RunRecord, console: Console, *, whole: bool) -> RenderableType:
     """The step's time by cause with a bar each, and what removing the cause would give."""
-    console.print()
     if record.shares is None:
-        console.print(styled("Where a step's time goes", "bold"))
-        console.print(styled(f"  {NOT_MEASURED}"))
-        return
+        return styled("Where a step's time goes", "bold").append(f"\n  {NOT_MEASURED}", style="not bold")
+    from rich.console import Group
+
     block = "█" if console.encoding.lower().startswith("utf") else "#"
     mean_s = None if record.step_time_s is None else record.step_time_s.mean
     gains = {} if record.verdict is None else record.verdict.speedup_if_removed
@@ -190,10 +283,15 @@ def _print_shares(record: RunRecord, console: Console) -> None:
     for title in ("share", "95 %", "a step"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("faster without it", no_wrap=True)
+    unknown: list[str] = []
+    small: list[str] = []
     for cause in SHARES:
         estimate, gain = record.shares.get(cause), gains.get(cast(Removable, cause))
         faster = styled(fmt.speedup(gain)) if gain is not None else styled("")
         if estimate is None and record.watched is not None and cause in OF_OUR_LOOP:
+            continue
+        if not whole and (estimate is None or estimate.value < LEAST_SHARE) and not _gains(gain):
+            (unknown if estimate is None else small).append(cause)
             continue
         if estimate is None:
             table.add_row(styled(f"  {cause}"), "", styled(NOT_MEASURED, "dim"), "", faster)
@@ -209,7 +307,14 @@ def _print_shares(record: RunRecord, console: Console) -> None:
             styled("" if mean_s is None else fmt.duration(estimate.value * mean_s)),
             faster,
         )
-    console.print(table)
+    left = [f"below {LEAST_SHARE:.1%}: {', '.join(small)}"] if small else []
+    left += [f"{NOT_MEASURED}: {', '.join(unknown)}"] if unknown else []
+    return Group(table, styled(f"  {'; '.join(left)}", "dim")) if left else table
+
+
+def _gains(gain: Estimate | None) -> bool:
+    """Whether removing a cause may gain anything."""
+    return gain is not None and (gain.high or gain.value) >= 1 + LEAST_SHARE
 
 
 def _bar(share: float) -> int:

@@ -155,13 +155,13 @@ def note_lines(record: RunRecord) -> list[str]:
     if seen is None:
         return lines
     if seen.applied is not None:
-        lines.insert(0, _applied(record, seen, seen.applied))
+        lines[:0] = _applied_lines(record, seen, seen.applied)
     elif seen.not_applied is not None:
         lines.insert(0, f"--apply made no change: {seen.not_applied}")
     return lines
 
 
-def _applied(record: RunRecord, seen: WatchedFacts, applied: WatchedApplied) -> str:
+def _applied_lines(record: RunRecord, seen: WatchedFacts, applied: WatchedApplied) -> list[str]:
     """`--apply set DataLoader(num_workers=2) from epoch 2 on: predicted 1.8× …, measured 1.7× …`"""
     done = next((one for one in record.verdict.advice if one.verified), None) if record.verdict is not None else None
     told = f"--apply set DataLoader({loader_arguments(applied.change)}) from epoch {applied.epoch} on"
@@ -171,11 +171,12 @@ def _applied(record: RunRecord, seen: WatchedFacts, applied: WatchedApplied) -> 
     told += "; the figures above are from before the change"
     settings = seen.settings
     if settings is not None and "workers" in applied.change and settings.draws_random is not False:
-        told += (
-            "; its samples draw random numbers (augmentation), and a new number of workers draws different "
-            "ones: losses differ slightly, the order of samples does not"
-        )
-    return told
+        return [
+            told,
+            "its samples draw random numbers (augmentation), and a new number of workers draws different ones: losses "
+            "differ slightly, the order of samples does not",
+        ]
+    return [told]
 
 
 def _part(spent: WatchedSeconds) -> float:

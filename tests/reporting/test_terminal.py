@@ -30,18 +30,55 @@ def shown(draw: Any, *args: Any, width: int = 80, whole: bool = False, **console
     return stream.getvalue()
 
 
+def every_run() -> dict[str, RunRecord]:
+    """Records of every kind, the longest too."""
+    cut = examples.measured(bottleneck="storage", cache="cold")
+    return {
+        "heavy": examples.heavy(),
+        **{cause: examples.measured(bottleneck=cause) for cause in ("prep", "compute", "transfer", "undetermined")},
+        "cold": cut,
+    }
+
+
 @pytest.mark.parametrize("width", [80, 120])
-def test_a_run_fits_one_screen_however_much_there_is_to_say(width: int) -> None:
-    record = examples.heavy()
+@pytest.mark.parametrize("name", every_run())
+def test_a_run_fits_one_screen_however_much_there_is_to_say(name: str, width: int) -> None:
+    record = every_run()[name]
     lines = shown(terminal.print_run, record, width=width).splitlines()
-    assert len(lines) <= 40 and max(map(len, lines)) <= width
+    assert len(lines) <= 25 and max(map(len, lines)) <= width
     text = " ".join(" ".join(lines).split())
-    # what changes the verdict is said in words, the others by their codes alone
-    assert "cold_not_proven: decode in threads" in text and "witnesses_disagree: decode in threads" in text
-    assert "disk_shared: " not in text and "disk_shared," in text and ", 6 more (in words: " in text
-    assert "more: loaderbench show 20250102-030405-006 --all" in text
-    whole = " ".join(shown(terminal.print_run, record, width=width, whole=True).split())
+    assert "Where a step's time goes" in text and record.run_id in text
+    assert "loaderbench show 20250102-030405-006 --all" in text
+    assert (record.verdict is not None and not record.verdict.advice) or "What to try next 1. " in text
+
+
+def test_the_first_screen_says_what_changes_the_verdict_and_all_is_behind_one_command() -> None:
+    record = examples.heavy()
+    text = " ".join(shown(terminal.print_run, record).split())
+    # the first of what changes the verdict is said in words, the others by their codes
+    assert "cold_not_proven: decode in threads" in text and "witnesses_disagree" in text
+    assert "disk_shared" not in text
+    whole = " ".join(shown(terminal.print_run, record, whole=True).split())
     assert "5. decode in threads" in whole and "disk_shared: decode in threads" in whole
+    assert "witnesses_disagree: decode in threads" in whole
+    figures = [one.sentence() for one in record.caveats]
+    assert all(" ".join(one.split()) in whole for one in figures)
+
+
+def test_a_share_that_is_unknown_is_named_and_one_that_may_gain_has_its_row() -> None:
+    record = examples.measured(bottleneck="prep")
+    shares = {**(record.shares or {}), "launch": None, "transfer": replace(record.shares["transfer"], value=0.001)}  # type: ignore[index]
+    assert record.verdict is not None
+    gains = {**record.verdict.speedup_if_removed, "transfer": None}
+    text = shown(
+        terminal.print_run, replace(record, shares=shares, verdict=replace(record.verdict, speedup_if_removed=gains))
+    )
+    assert "not measured: launch" in text and "below 0.5%: transfer" in text
+    known = {**gains, "transfer": examples.estimate(1.5)}
+    text = shown(
+        terminal.print_run, replace(record, shares=shares, verdict=replace(record.verdict, speedup_if_removed=known))
+    )
+    assert re.search(r"transfer +0.1 %.* 1\.50×", text)
 
 
 def test_the_evidence_of_a_screen_is_that_of_the_verdicts_cause() -> None:
