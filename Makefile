@@ -50,7 +50,7 @@ test-beds: $(STAMP) ## Install what Debian has for the storage beds (as root) an
 	LOADERBENCH_REQUIRE_BEDS=1 $(BIN)/python -m pytest tests/beds
 
 screens: $(STAMP) ## Write anew what every command prints (tests/screens/golden); with FACTS=yes numbers, units and codes too
-	LOADERBENCH_SCREENS=$(if $(FACTS),facts,words) $(BIN)/python -m pytest -q -n 4 --dist worksteal tests/screens
+	LOADERBENCH_SCREENS=$(if $(FACTS),facts,words) $(BIN)/python -m pytest -q -n 4 --dist worksteal tests/screens tests/test_light.py
 
 check: $(STAMP) ## Lint, type-check, and run the fast tests
 	$(BIN)/ruff check .

@@ -21,7 +21,7 @@ LIMITS = (
     (resource.RLIMIT_STACK, "ulimit -s", "stack", USUAL_STACK),
 )
 """(limit, the shell's command for it, what it limits, bytes above which it has no effect)"""
-MEASURES_WITH = {"torch": "torch", "torchvision": "torchvision", "PIL": "pillow"}
+MEASURES_WITH = {"torch": "torch", "torchvision": "torchvision", "PIL": "Pillow"}
 """Module → package that every measurement needs: the extra `run` brings them."""
 TORCH_TO_MEASURE, TORCH_TO_WATCH = (2, 6), (2, 1)
 """The oldest PyTorch that `run` and its like were tested with; that a watched script may use."""

@@ -13,10 +13,7 @@ from loaderbench.errors import ConfigError
 from loaderbench.lacking import require_run
 from loaderbench.recording.checks import LATEST
 
-EXAMPLES = {
-    "RUN": LATEST, "TRACE": "trace.json.gz", "MODEL": "resnet50", "FOLDER": "photos", "SRC": "photos",
-    "PACKAGE": "pillow-simd",
-}  # fmt: skip
+EXAMPLES = {"RUN": LATEST, "TRACE": "trace.json.gz", "MODEL": "resnet50", "FOLDER": "photos", "SRC": "photos"}
 """Argument → one that can be given."""
 
 

@@ -1,6 +1,6 @@
 """What a first look at the program prints, before anything large is imported: the ways in, and the help read most.
 
-`python -m loaderbench.commands.first` writes the kept help anew, from the commands themselves.
+The kept help is written anew by `make screens`.
 """
 
 from __future__ import annotations
@@ -68,21 +68,3 @@ def _columns() -> int:
         return os.get_terminal_size(sys.__stdout__.fileno()).columns or COLUMNS if sys.__stdout__ else COLUMNS
     except (OSError, ValueError):
         return COLUMNS
-
-
-def keep_help() -> None:
-    """Write the kept help anew."""
-    import contextlib
-    import io
-
-    from loaderbench.commands.app import app
-
-    for words, name in KEPT.items():
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            app([*words, "--help"], prog_name="loaderbench", standalone_mode=False)
-        with open(os.path.join(FOLDER, name), "w", encoding="utf-8") as file:
-            file.write(out.getvalue())
-
-
-if __name__ == "__main__":
-    keep_help()
