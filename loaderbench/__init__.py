@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from loaderbench.studies.watch import watch
     from loaderbench.studies.whatif import whatif
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "__version__", "analyze", "compare", "load_run", "offload", "run", "show", "sweep", "tune", "watch", "whatif",
 ]  # fmt: skip
