@@ -21,6 +21,8 @@ def evidence_lines(record: RunRecord) -> list[str]:
     lines = []
     if seen is not None and (whose := about(seen)) is not None:
         lines.append(whose)
+    on_device = seen is not None and seen.uses_cuda
+    lines += [_dose_line(one, workers=record.case.feed.workers, on_device=on_device) for one in record.doses]
     if step is not None and loader is not None:
         gives, takes = fmt.number(loader.value), fmt.number(step.value)
         lines.append(f"its loader delivers {gives} samples/s; its steps take {takes} when the batch is ready")
@@ -47,10 +49,6 @@ def evidence_lines(record: RunRecord) -> list[str]:
         )
     if wait is not None:
         lines.append(f"the script waits for data for {fmt.percent(wait.by_timeline.value)} of its steps' time")
-    lines += [
-        _dose_line(one, workers=record.case.feed.workers, on_device=seen is not None and seen.uses_cuda)
-        for one in record.doses
-    ]
     if seen is not None and seen.consumer_cpu_s is not None and record.step_time_s is not None:
         own, whole = fmt.duration(seen.consumer_cpu_s), fmt.duration(record.step_time_s.mean)
         lines.append(f"the thread that takes the batches runs on a CPU for {own} of a step's {whole}")
