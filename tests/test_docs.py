@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
 from commands import TINY, records, run, run_script
 
 from loaderbench.analysis.rules import RULES_VERSION
+from loaderbench.commands.app import GROUPS, commands
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -53,3 +55,51 @@ def test_the_examples_of_python_run(small_set: Path, tmp_path: Path) -> None:
     assert lines[0].startswith("ok ") and len(records(tmp_path / "results")) == 3
     assert re.fullmatch(r"serial \d+ images/s \w+", lines[2]) and re.fullmatch(r"threaded \d+ images/s \w+", lines[3])
     assert lines[-1] == f"{RULES_VERSION} {records(tmp_path / 'results')[-1]['verdict']['bottleneck']}"
+
+
+# -- the README ---------------------------------------------------------------------------------------------
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_readme_is_short_and_its_picture_comes_first() -> None:
+    lines = README.splitlines()
+    assert len(lines) <= 90
+    assert lines[1].startswith("![") and (ROOT / lines[1].rpartition("(")[2].rstrip(")")).is_file()
+
+
+def test_what_the_readme_tells_to_type_exists() -> None:
+    named = {one.group(1) for one in re.finditer(r"^\$? ?loaderbench ([a-z]+)", README, re.MULTILINE)}
+    table = re.findall(r"^\| [^|]* \| ([^|]*) \|", README, re.MULTILINE)
+    named |= {words.split()[0] for cell in table[2:] for words in re.findall(r"`([a-z][^`]*)`", cell)}
+    named -= {"torchrun"}
+    of_model = {command.name for command in GROUPS["model"].registered_commands}
+    assert len(named) > 20
+    assert named <= {*commands(), *GROUPS, *of_model, "attach"}
+    targets = set(re.findall(r"^(\w+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    asked = re.findall(r"^make (\w+)", README, re.MULTILINE)
+    assert asked == ["bench", "test"] and set(asked) <= targets
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(re.findall(r"loaderbench\[(\w+)\]", README)) <= {*extras, "attach"}
+
+
+def test_every_page_is_linked_and_every_link_leads_somewhere() -> None:
+    texts = {path: path.read_text() for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]}
+    linked = set()
+    for path, text in texts.items():
+        for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
+            if "://" in target or target.startswith("mailto:"):
+                continue
+            name, _, anchor = target.partition("#")
+            goal = (path.parent / name).resolve() if name else path
+            assert goal.exists(), f"{path.name}: {target}"
+            linked.add(goal)
+            if anchor and goal in texts:
+                titles = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", texts[goal], flags=re.DOTALL), re.MULTILINE)
+                assert anchor in {anchor_of(title) for title in titles}, f"{path.name}: {target}"
+    assert set(ROOT.glob("docs/*.md")) <= linked
+
+
+def anchor_of(title: str) -> str:
+    """The anchor that Markdown readers give a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
