@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_flop_count
+from torch.utils.flop_counter import conv_flop_count, flop_registry
 
 Formula = Callable[..., int]
 aten: Any = torch.ops.aten
@@ -41,19 +41,19 @@ def _convolution_backward(
     """Count the gradient of the images and that of the weight: each has the forward pass's multiply-adds, since each
     product of a weight and an input value takes part in each once."""
     forward = conv_flop_count(list(images.shape), list(weight.shape), list(gradient.shape), transposed)
-    return forward * sum(output_mask[:2])
+    return int(forward * sum(output_mask[:2]))
 
 
 def _slow_convolution_backward(
     gradient: Any, images: Any, weight: Any, kernel: Any, stride: Any, padding: Any, output_mask: Any, *, out_val: Any
 ) -> int:
     forward = conv_flop_count(list(images.shape), list(weight.shape), list(gradient.shape))
-    return forward * sum(output_mask[:2])
+    return int(forward * sum(output_mask[:2]))
 
 
 def _one_recurrent_layer(sequence: Any, input_weight: Any, hidden_weight: Any, *_: Any, **__: Any) -> int:
     """oneDNN's, one direction of one layer: at each position each weight takes part in one multiply-add."""
-    return _positions(sequence) * 2 * (input_weight.numel() + hidden_weight.numel())
+    return 2 * _positions(sequence) * int(input_weight.numel() + hidden_weight.numel())
 
 
 def _one_recurrent_layer_backward(*arguments: Any, out_val: Any, **_: Any) -> int:
@@ -63,7 +63,7 @@ def _one_recurrent_layer_backward(*arguments: Any, out_val: Any, **_: Any) -> in
 
 def _recurrent(sequence: Any, weights: Sequence[Any], *_: Any, **__: Any) -> int:
     """cuDNN's and MIOpen's, all layers and directions; a packed sequence has one row a position."""
-    return _positions(sequence) * 2 * sum(one.numel() for one in weights if one.dim() == 2)
+    return 2 * _positions(sequence) * sum(int(one.numel()) for one in weights if one.dim() == 2)
 
 
 def _recurrent_backward(*arguments: Any, out_val: Any, **keywords: Any) -> int:
@@ -78,7 +78,7 @@ def _positions(sequence: Any) -> int:
 
 def _attention_of(lengths: Sequence[int], width: int) -> int:
     """Scores and their product with the values; `width`: of all heads together."""
-    return sum(sdpa_flop_count((1, 1, n, width), (1, 1, n, width), (1, 1, n, width)) for n in lengths)
+    return sum(2 * 2 * n * n * width for n in lengths)
 
 
 def _lengths(sequences: Any) -> list[int]:
@@ -95,7 +95,7 @@ def _encoder_layer(
 ) -> int:  # fmt: skip
     """torch.nn.TransformerEncoderLayer in inference."""
     lengths, weights = _lengths(source), (qkv, projection, up, down)
-    return sum(lengths) * 2 * sum(one.numel() for one in weights) + _attention_of(lengths, width)
+    return 2 * sum(lengths) * sum(int(one.numel()) for one in weights) + _attention_of(lengths, width)
 
 
 def _multi_head_attention(
@@ -104,7 +104,7 @@ def _multi_head_attention(
 ) -> int:  # fmt: skip
     """torch.nn.MultiheadAttention in inference, which takes this path only with equal query, key and value."""
     lengths = _lengths(query)
-    return sum(lengths) * 2 * (qkv.numel() + projection.numel()) + _attention_of(lengths, width)
+    return 2 * sum(lengths) * int(qkv.numel() + projection.numel()) + _attention_of(lengths, width)
 
 
 def _matrix_vector(matrix: Any, vector: Any, *_: Any, **__: Any) -> int:

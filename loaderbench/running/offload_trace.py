@@ -105,8 +105,8 @@ class RowTracer(StepTracer):  # type: ignore[no-untyped-call]  # torch has no an
             yield
         self._num_rows = len(self._rows)
 
-    def probe(self) -> None:
-        super().probe()
+    def probe(self, *, small: bool = True) -> None:
+        super().probe(small=small)
         for allocation, _ in self._inner:  # given back before the operator returned: the row behind it
             row = self._born[allocation]
             assert [one[0] for one in self._rows[row : row + 2]] == [WHAT["allocate"], WHAT["release"]]
@@ -267,6 +267,7 @@ class InferTracer(RowTracer):  # type: ignore[no-untyped-call]
     """Traces every storage that operators read or write; a storage that is written becomes another saved one."""
 
     mode = "infer"
+    takes_apart = False  # the hooks see the operators that the model calls
 
     def stand(self, kind: int, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
