@@ -451,6 +451,17 @@ CAVEATS = (
         examples=({"num": 12},),
     ),
     limits(
+        "events_malformed",
+        "{num:,.0f} events of the trace are not valid JSON: {repaired:,.0f} repaired and used, {left_out:,.0f} left out",
+        examples=({"num": 4, "repaired": 3, "left_out": 1},),
+        remark="Old releases of torch do not escape names; with_stack=False leaves most of them out.",
+    ),
+    limits(
+        "stamps_stray",
+        "{num:,.0f} device activities are left out: their times are far outside the trace",
+        examples=({"num": 1},),
+    ),
+    limits(
         "steps_not_annotated",
         "{why}",
         examples=({"why": "no_step_ranges"}, {"why": "no_host_calls"}),
