@@ -242,12 +242,12 @@ def _stray(trace: KinetoTrace) -> NDArray[np.bool_]:
     span = max(high - low, float(np.median(end_ns - begin_ns)), 1.0)
     far_ns = np.maximum(low - begin_ns, end_ns - high)
     if not len(trace.launches):
-        return far_ns > max(LONGEST_TRACE_NS, FAR * span)
+        return np.asarray(far_ns > max(LONGEST_TRACE_NS, FAR * span))
     calls, correlations = trace.launches, trace.activities[:, FIELD["correlation"]]
     call = np.minimum(np.searchsorted(calls[:, 0], correlations), len(calls) - 1)
     is_known = calls[call, 0] == correlations
     since_ns = np.maximum(np.abs(begin_ns - calls[call, 1]), np.abs(end_ns - calls[call, 1]))
-    return (far_ns > FAR * span) & ~(is_known & (since_ns < far_ns / 2))
+    return np.asarray((far_ns > FAR * span) & ~(is_known & (since_ns < far_ns / 2)))
 
 
 def _caveats(trace: KinetoTrace, steps: NDArray[np.int64], num_stray: int) -> list[Caveat]:

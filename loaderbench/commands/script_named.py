@@ -70,9 +70,9 @@ def _of_program(words: Sequence[str]) -> str:
     if Path(name).name in ("bash", "sh", "zsh") and len(words) > 1:
         return _of_shell_script(words[1])
     pythons = [at for at, word in enumerate(words) if _is_python(word)]
-    if pythons and name not in LAUNCHERS and "-m" not in words[: pythons[0] + 2]:
-        at = pythons[0] + 1
-        return f"{called}. Start it first: {shlex.join([*words[:at], *WATCH, *words[at:]])}"
+    if pythons and name not in LAUNCHERS and not any(word in LAUNCHER_MODULES for word in words):
+        after = pythons[0] + 1
+        return f"{called}. Start it first: {shlex.join([*words[:after], *WATCH, *words[after:]])}"
     at = _place_of_script(words)
     if at is None:
         return f"{called}. Start it first, and in it the watch: {name} … python -m loaderbench watch SCRIPT"

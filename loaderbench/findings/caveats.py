@@ -452,7 +452,7 @@ CAVEATS = (
     ),
     limits(
         "events_malformed",
-        "{num:,.0f} events of the trace are not valid JSON: {repaired:,.0f} repaired and used, {left_out:,.0f} left out",
+        "{num:,.0f} events of the trace are not valid JSON: {repaired:,.0f} repaired, {left_out:,.0f} left out",
         examples=({"num": 4, "repaired": 3, "left_out": 1},),
         remark="Old releases of torch do not escape names; with_stack=False leaves most of them out.",
     ),

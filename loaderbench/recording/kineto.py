@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.errors import ConfigError
+from loaderbench.plain import JsonObject
 from loaderbench.recording.facts import COPY, KERNEL, MEMSET
 from loaderbench.recording.trace_repair import LAST_EVENT, LONGEST_HEAD, NEXT_EVENT, repaired
 
@@ -384,7 +385,7 @@ class _Text:
             self.num_repaired += 1
             yield event
 
-    def _repaired_event(self, problem: _Malformed) -> dict[str, Any] | None:
+    def _repaired_event(self, problem: _Malformed) -> JsonObject | None:
         """Move to the end of the event that begins here and is not JSON; the event, if it can be repaired."""
         while True:
             end = NEXT_EVENT.search(self._text, self._at)

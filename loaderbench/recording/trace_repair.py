@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 _KEYS = r'"(?:ph|cat|name|pid|tid|ts|dur|args|id|s|bp|cname)"'
 NEXT_EVENT = re.compile(r'\}\s*,\s*(?=\{(?:[^{}\[\]"]|"(?:[^"\\]|\\.)*")*?"ph"\s*:\s*")')
@@ -25,7 +24,7 @@ _BARE = re.compile(
 _DECODER = json.JSONDecoder(parse_float=str, strict=False)
 
 
-def repaired(text: str) -> dict[str, Any] | None:
+def repaired(text: str) -> JsonObject | None:
     """Decode one event after escaping its name and replacing bare words by null; None if it still is not JSON."""
     text = _NAME.sub(lambda found: found[1] + json.dumps(found[2])[1:-1] + found[3], text, count=1)
     try:

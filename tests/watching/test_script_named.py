@@ -41,7 +41,7 @@ def test_a_module_is_taken_by_its_name() -> None:
         ("torchrun --nnodes 1 -m pkg.train 1", "torchrun --nnodes 1 -m loaderbench watch -m pkg.train 1"),
         ("accelerate launch --a b train.py", "accelerate launch --a b -m loaderbench watch train.py"),
         ("deepspeed --a b train.py", "deepspeed --a b --module loaderbench watch train.py"),
-        ("python -m torch.distributed.run -x train.py", "python -m torch.distributed.run -x -m loaderbench watch train.py"),
+        ("python -m torch.distributed.run -x train.py", "torch.distributed.run -x -m loaderbench watch train.py"),
         ("nosuchlauncher -n 2 python train.py 1", "nosuchlauncher -n 2 python -m loaderbench watch train.py 1"),
         ("env A=1 python -m pkg.train", "env A=1 python -m loaderbench watch -m pkg.train"),
         ("python -u train.py", "python -u -m loaderbench watch SCRIPT"),
