@@ -18,6 +18,7 @@ from loaderbench.cases.case import CacheState, Case, Change
 from loaderbench.findings.advice import ADVICE_CODES
 from loaderbench.plain import Json, JsonObject
 from loaderbench.recording.caveats import Caveat, Reason
+from loaderbench.recording.estimate import Estimate as Estimate
 from loaderbench.recording.facts import (
     Environment,
     Failure,
@@ -50,27 +51,6 @@ STAGES: tuple[Cause, ...] = tuple(cause for cause in CAUSES if cause != "content
 """The causes that are work of the run's own; contention is the want of processors for it."""
 SHARES: tuple[Share, ...] = get_args(Share)
 GAP_CLASSES: tuple[GapClass, ...] = get_args(GapClass)
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A figure with its 95 % interval."""
-
-    value: float
-    low: float | None
-    """None where the width of the interval is unknown."""
-    high: float | None
-    unit: str
-    n: int
-    """Number of independent blocks, rounds or processes behind it."""
-    method: str
-
-    @property
-    def half_width(self) -> float | None:
-        """The larger side of the interval; None where there is none."""
-        if self.low is None or self.high is None:
-            return None
-        return max(self.value - self.low, self.high - self.value)
 
 
 @dataclass(frozen=True)
