@@ -741,6 +741,9 @@ class WatchedLoader:
     iterated_at: tuple[str, ...] | None = None
     """Where the script first iterated it (`train.py:41`), then where that was called from, and so on, a few places of
     the script's own; None where none is known, and in runs that did not store it."""
+    index_s: float | None = None
+    """Mean seconds in which its sampler gives the indices of a batch, without the first one of an epoch; None where it
+    has none, and in runs that did not store it."""
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ class Spot(NamedTuple):
 def spot_of(frames: Sequence[Frame]) -> Spot:
     """Of a stack, the innermost frame first."""
     part, inside, at_start = _part_of(frames)
-    own = [frame for frame in inside if _is_users(frame)]
+    own = [frame for frame in inside if is_users(frame.file)]
     if part == "step":
         part = _of_step(inside, own)
     if at_start and part != "process_start":
@@ -143,8 +143,9 @@ def _of_step(inside: Sequence[Frame], own: Sequence[Frame]) -> str:
     return "step"
 
 
-def _is_users(frame: Frame) -> bool:
-    return is_own(frame.file) and not frame.file.startswith((OURS, "<frozen", "<__array_function__"))
+def is_users(file: str) -> bool:
+    """Whether the code of a file is the user's own: no library's, and none of ours."""
+    return is_own(file) and not file.startswith((OURS, "<frozen", "<__array_function__"))
 
 
 def _is_runner(frame: Frame) -> bool:

@@ -12,13 +12,12 @@ import numpy as np
 
 from loaderbench.originals import os, time
 from loaderbench.recording.facts import Collections
-from loaderbench.watching.within import is_own
+from loaderbench.samplers.places import is_users
 
 LEAST_NS = 200_000
 """A shorter one is no pause: of the youngest objects there are thousands a second."""
 MOST = 20_000
 """Pauses that are kept."""
-EXPLICIT = "gc.collect"
 
 
 class Collector:
@@ -40,7 +39,7 @@ class Collector:
 
     def _place(self, frame: FrameType | None) -> int:
         """Where the script was, the innermost line of its own."""
-        while frame is not None and not is_own(frame.f_code.co_filename):
+        while frame is not None and not is_users(frame.f_code.co_filename):
             frame = frame.f_back
         if frame is None:
             return -1

@@ -227,15 +227,17 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
         return watched.step(old_next, iterator)
 
     def index(iterator: Any) -> Any:
+        watched, begun = iterator.__dict__.get(MARK), time.perf_counter_ns()
         found, shadow = old_index(iterator), watcher.shadow
+        if watched is not None and watched.num_batches and making.found is None:
+            watched.seen.index_ns += time.perf_counter_ns() - begun
+            watched.seen.num_indexed += 1
         if shadow is not None and shadow.is_over(iterator._dataset) and os.getpid() == owner:
             shadow.took(found)
         return found
 
     notice = partial(_made_by, make)
-    back, base.__next__ = notice(home.DataLoader), step
-    if watcher.wants("shadow"):
-        base._next_index = index
+    back, base.__next__, base._next_index = notice(home.DataLoader), step, index
     try:
         with _timed_fetchers(making, watcher), closed_ones_counted():
             yield notice
