@@ -72,7 +72,7 @@ class Measured:
 class Action:
     """One thing to try."""
 
-    cause: Cause
+    cause: Removable
     code: str
     change: Change | None = None
     """None: loaderbench cannot run this action."""

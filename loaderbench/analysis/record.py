@@ -432,7 +432,7 @@ class Judged:
             return verdict
         if self.facts.watched is not None:
             held_up_by = None if self.contention is None else self.contention.by
-            verdict = named(next_run.of_a_script(verdict), self.named, held_up_by)
+            verdict = next_run.of_a_script(named(verdict, self.named, held_up_by))
             return replace(verdict, advice=self._watched_advice(verdict, self.facts.watched, self.usable_cpus))
         predictions = self.predictions(self.usable_cpus)
         if predictions is None:
@@ -470,7 +470,7 @@ class Judged:
     def _watched_advice(self, verdict: Verdict, seen: WatchedFacts, cpus: int) -> tuple[Advice, ...]:
         held_up_by = None if self.contention is None else self.contention.by
         return advise_watched(
-            self.run, self.replays, verdict, self.model, seen, cpus=cpus, held_up_by=held_up_by
+            self.run, self.replays, verdict, self.model, seen, cpus=cpus, held_up_by=held_up_by, known=self.named
         )  # fmt: skip
 
     def _notes(self) -> tuple[Reason, ...]:
@@ -478,6 +478,8 @@ class Judged:
         if seen is None:
             return ()
         notes = notes_of(seen, self.recording.segments, self.usable_cpus, self.starved_fraction)
+        if self.named is not None and any(one.word in ("sampler", "gil") for one in self.named.details):
+            notes = [one for one in notes if one.code != "taking_over"]  # it is this that takes so long
         if self.recording.rank is None:
             return tuple(notes)
         place = self.recording.rank.place

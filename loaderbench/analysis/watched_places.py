@@ -8,11 +8,12 @@ set's code, which are no storage, and the line that costs most.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from loaderbench.analysis.advice import Action
 from loaderbench.analysis.model import WORTH
 from loaderbench.analysis.watched_looks import LEAST_LOOKS, WORKING, Looks, Rows, Seconds, WatchedLooks
 from loaderbench.analysis.verdict import SURE
@@ -21,7 +22,7 @@ from loaderbench.pipeline.gains import Replays
 from loaderbench.pipeline.stages import Times
 from loaderbench.plain import Json
 from loaderbench.recording.facts import Collections, Recording, WatchedFacts
-from loaderbench.recording.record import Advice, CauseDetail, Estimate, Removable, Verdict, Where
+from loaderbench.recording.record import CauseDetail, Estimate, Removable, Verdict, Where
 from loaderbench.recording.thread_samples import Place, Role, State
 
 PAUSES: Mapping[str, CauseDetail] = {
@@ -149,7 +150,9 @@ class _Names:
 
     def _gil(self) -> Iterator[Detail]:
         consumer = self.looks.consumer
-        taken, worked = self.looks.seconds(consumer.in_states(["gil"]))
+        taken, worked = self.looks.seconds(consumer.in_states(["gil", "runnable"]))
+        if consumer.part(consumer.in_states(["gil"])) < WORTH_A_ROW:
+            return
         others = self.looks.of("other")
         mine = others.in_states(WORKING)
         mine &= np.array([self._is_scripts(number) for number in others.samples.thread[others.rows]], dtype=bool)
@@ -175,20 +178,26 @@ class _Names:
         return samples is not None and samples.threads[thread].worker is None
 
     def _own_threads(self) -> Iterator[Detail]:
-        """More threads of PyTorch than processors: what the script's thread waits for the others is the least gain, as
-        what they cost each other besides is not seen."""
+        """More threads of PyTorch than processors. What they work is known only together with what they lose to each
+        other: the step is at least as long as the script's thread runs, at most as long as the processors would need
+        for all that runs now; between the two it is taken to be in the middle."""
         threads, consumer = self.seen.torch_threads, self.looks.consumer
         if threads is None or self.cpus is None or threads <= self.cpus or self.seen.uses_cuda:
             return
         waits = consumer.in_states(["lock", "runnable"])
-        _, worked = self.looks.seconds(waits)
+        taken, worked = self.looks.seconds(waits)
         where = _where(consumer, waits & ~consumer.in_parts("queue", "rebuild", "sampler"), "consumer")
-        if where is not None and worked.value > 0:
-            found = self._detail(
-                "contention", "own_threads", Seconds(0.0), worked, self._mean_s("cpu"), where, threads=threads,
-                cpus=self.cpus,
-            )  # fmt: skip
-            yield replace(found, gain=replace(found.gain, high=None))
+        if where is None or not worked.value > 0:
+            return
+
+        def without(part: float) -> Edited:
+            return self._shorter_step(part * taken.value, part * worked.value, self._mean_s("cpu"))
+
+        most, now_s = self._gain(without, taken + worked), float(self.roughly.now_s[0])
+        least = max(1.0, now_s / (self._mean_s("cpu") / self.stages.processors + taken.value))
+        value = float(np.sqrt(least * most.value))
+        gain = replace(most, value=value, low=least, method=f"{most.method}; by the processors at the low end")
+        yield Detail("contention", "own_threads", gain, where, worked.value, {"threads": threads, "cpus": self.cpus})
 
     def _collections(self) -> Iterator[Detail]:
         known = self.recording.collections
@@ -398,4 +407,53 @@ def _first(line: Where, lines: tuple[Where, ...]) -> tuple[Where, ...]:
     return line, *(one for one in lines if (one.role, _key(one)) != (line.role, _key(line)))
 
 
-Advices = tuple[Advice, ...]
+
+# -- advice ------------------------------------------------------------------------------------------------------
+
+ADVICE: Mapping[str, str] = {
+    "sampler": "faster_sampler", "gil": "release_gil", "own_threads": "fewer_torch_threads", "gc": "less_collecting",
+    "lock": "shorter_lock", "sleep": "no_sleep", **dict.fromkeys(PAUSES, "shorter_pause"),
+}  # fmt: skip
+AGAINST: Mapping[str, frozenset[str]] = {
+    "lock": frozenset({"num_workers", "prefetch_factor", "cache_in_memory", "fewer_reads", "cheaper_samples"}),
+    "sleep": frozenset({"cache_in_memory", "fewer_reads", "cheaper_samples"}),
+    "own_threads": frozenset({"fewer_threads"}),
+    "gil": frozenset({"fewer_threads", "stop_neighbours"}),
+}  # fmt: skip
+"""Word of a cause → advice that does not help against it, or says less."""
+QUICK_SAMPLE_S, MANY = 50e-6, 128
+"""A sample that takes a worker less, in a batch of this many and more, is mostly Python's own work for it."""
+
+
+def line_of(where: Where) -> str:
+    """`transforms.py:41 ElasticTransform`."""
+    return f"{where.file.rpartition('/')[2]}:{where.line} {where.callee or where.function}"
+
+
+def with_named(actions: Sequence[Action], known: Named | None, verdict: Verdict, batch_size: int | None) -> list[Action]:
+    """The advice with that for what has a name, and without what does not help against it."""
+    if known is None:
+        return list(actions)
+    found = list(actions)
+    details = [*known.details, *([known.worker] if known.worker is not None else [])]
+    for one in details:
+        code = ADVICE.get(one.word)
+        if code is None or one.where is None or one.gain.value < WORTH:
+            continue
+        figures = {"line": line_of(one.where), "what": one.word, **one.figures}
+        found.append(Action(one.cause, code, None, one.gain, figures))
+    if known.worker is not None and known.worker.where is not None:
+        found = [_of_line(one, known.worker, batch_size) for one in found]
+    against = AGAINST.get(verdict.cause_detail or "", frozenset())
+    return [one for one in found if one.code not in against]
+
+
+def _of_line(action: Action, worker: Detail, batch_size: int | None) -> Action:
+    """Advice about samples names the line that costs most of them, and what that line gains."""
+    if action.code != "cheaper_samples" or worker.where is None or worker.where.part != "dataset":
+        return action
+    sample_s = worker.seconds / max(1, batch_size or 1)
+    line = line_of(worker.where)
+    if sample_s < QUICK_SAMPLE_S and (batch_size or 1) >= MANY:
+        return Action("prep", "batched_fetch", None, worker.gain, {"line": line, "sample_s": sample_s})
+    return Action("prep", "cheaper_line", None, worker.gain, {"line": line, **worker.figures})

@@ -85,7 +85,7 @@ class Advice:
     """
 
     code: str
-    cause: Cause
+    cause: Removable
     """The cause that it removes."""
     change: Change | None = None
     """Fields of the case to change; None: loaderbench cannot run it."""

@@ -110,6 +110,9 @@ def summary(record: RunRecord) -> str:
     because = ". ".join([*reasons[:1], *map(_capitalized, reasons[1:])])
     if verdict.bottleneck == "undetermined":
         return f"Undetermined: {because}."
+    if (by_name := watched_words.by_name(verdict)) is not None:
+        removed = next((g for c, g in verdict.speedup_if_removed.items() if c == verdict.bottleneck and g), None)
+        return by_name + ("" if removed is None else f" Without it, the run would be {_faster(removed)}.")
     if verdict.bottleneck == "compute":
         return _of_compute(record, verdict)
     if verdict.bottleneck == "mixed":
@@ -298,6 +301,7 @@ def _of_several(verdict: Verdict, joint: Estimate) -> str:
 
 def _of_compute(record: RunRecord, verdict: Verdict) -> str:
     others = [gain for cause, gain in verdict.speedup_if_removed.items() if gain is not None and cause != "compute"]
+    others += [one.predicted_speedup for one in verdict.advice if one.predicted_speedup is not None]
     best = max(others, key=lambda gain: gain.value, default=None)
     gain = "" if best is None else f" Removing any other cause gives at most {best.value:.2f}×."
     fed = record.accelerator_utilization

@@ -15,7 +15,6 @@ import random
 import select
 import sys
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 
 from loaderbench.samplers.places import Spot, spot_of
@@ -108,12 +107,13 @@ class _Sampler:
             return False
         if always or look.state == "running":
             gil = look.lock and process.waits_for_gil(look.lock)
-            states = (("gil", 1.0),) if gil else look.parts()
-            self._add(now, role, states, thread.frames(), weight)
+            state = "gil" if gil else look.state
+            counters = f"{look.ran_s:.6f} {look.queued_s:.6f}"
+            self._add(now, role, state, counters, thread.frames(), weight)
         return True
 
     def _add(
-        self, now: int, role: str, states: Iterable[tuple[str, float]], frames: tuple[Frame, ...], weight: float
+        self, now: int, role: str, state: str, counters: str, frames: tuple[Frame, ...], weight: float
     ) -> None:
         key = tuple(map(id, frames))
         number = self._places.get(key)
@@ -125,9 +125,7 @@ class _Sampler:
                 number = self._numbers[place] = len(self._numbers)
                 self._lines.append(f"p {json.dumps(place)}")
             self._places[key] = number
-        for state, part in states:
-            if part:
-                self._lines.append(f"s {now} {number} {weight * part:.6f} {state} {role}")
+        self._lines.append(f"s {now} {number} {weight:.6f} {state} {counters} {role}")
 
     def _write(self) -> None:
         if self._lines:
