@@ -70,6 +70,8 @@ class Named:
     worker: Detail | None
     """What costs a worker most of its time, where that is known."""
     where: tuple[Where, ...]
+    is_function: bool = False
+    """The script has no loader: a function makes its batches."""
 
 
 def names(
@@ -84,7 +86,7 @@ def names(
     made = _Names(recording, replays, seen, looks, cpus)
     found = sorted(made.details(), key=lambda one: -one.gain.value)
     worth = tuple(one for one in found if one.gain.value >= WORTH and (one.gain.low or 0.0) >= SURE)
-    return Named(worth, made.worker(), _rows(looks))
+    return Named(worth, made.worker(), _rows(looks), seen.loaders[0].kind == "function")
 
 
 def _where(looks: Looks, rows: Rows, role: Role) -> Where | None:
@@ -376,6 +378,9 @@ def named(verdict: Verdict, known: Named | None, held_up_by: str | None) -> Verd
     if best is not None and best.gain.value > now:
         return _with(verdict, best)
     worker = known.worker
+    if known.is_function and worker is not None and verdict.bottleneck in ("storage", "prep", "mixed"):
+        rows = known.where if worker.where is None else _first(worker.where, known.where)
+        return replace(verdict, cause_detail="no_loader", where=rows)
     if worker is not None and verdict.bottleneck in ("storage", "prep", "mixed") and worker.word in ("lock", "sleep"):
         return _with(verdict, worker)
     if verdict.bottleneck == "prep" and worker is not None:
@@ -436,6 +441,8 @@ def with_named(actions: Sequence[Action], known: Named | None, verdict: Verdict,
         return list(actions)
     found = list(actions)
     details = [*known.details, *([known.worker] if known.worker is not None else [])]
+    if known.is_function and known.worker is not None and known.worker.where is not None:
+        found.append(Action("prep", "use_a_loader", None, None, {"line": line_of(known.worker.where)}))
     for one in details:
         code = ADVICE.get(one.word)
         if code is None or one.where is None or one.gain.value < WORTH:
