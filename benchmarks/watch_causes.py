@@ -70,7 +70,16 @@ def ask(one: Built, rounds: int, results: Path | None) -> dict[str, Any]:
         turns.append((pair[False]["seconds_per_step"], pair[True]["seconds_per_step"]))
     with tempfile.TemporaryDirectory(prefix="loaderbench-causes-") as folder:
         record = Path(folder, "record.json")
-        watch = [sys.executable, "-m", "loaderbench", "watch", "--results", str(results or folder), "--json", str(record)]
+        watch = [
+            sys.executable,
+            "-m",
+            "loaderbench",
+            "watch",
+            "--results",
+            str(results or folder),
+            "--json",
+            str(record),
+        ]
         watched = run([*watch, str(one.path)], fixed=False)
         found = json.loads(record.read_text())
     same = {run(plain, fixed=False)["losses_and_order"], watched["losses_and_order"]}
@@ -97,10 +106,10 @@ def line(row: dict[str, Any]) -> str:
     said = row["said_gain"] or {"value": float("nan"), "low": None, "high": None}
     where = row["where"] or {"file": "-", "line": 0}
     ends = "" if said["low"] is None else f" ({said['low']:.2f}–{said['high'] or float('inf'):.2f})"
-    at = f"{Path(where['file']).name}:{where['line']}"
+    at = f"{Path(where['file']).name}:{where['line']}{'' if row['line_right'] else ' NOT THE LINE'}"
     return (
         f"{row['name']:20s}{row['cause']}/{row['detail']:14s} {row['gain']:6.2f}  {outcome(row):12s}"
-        f"{row['said']}/{row['said_detail']} {said['value']:.2f}{ends}  {at}{'' if row['line_right'] else ' NOT THE LINE'}"
+        f"{row['said']}/{row['said_detail']} {said['value']:.2f}{ends}  {at}"
         f"{'' if row['watch_same'] else '  WATCHED RUN DIFFERS'}"
     )
 

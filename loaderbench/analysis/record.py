@@ -17,6 +17,7 @@ from loaderbench.analysis.alike import ARMS_ALIKE, preparation
 from loaderbench.analysis.caveats import STARVED, caveats_of
 from loaderbench.analysis.comparison import rate_of_runs, ratio_of
 from loaderbench.analysis.doses import Place, Response, doses, responses
+from loaderbench.analysis.invariants import enforced
 from loaderbench.analysis.latency import Slowness, slowness
 from loaderbench.analysis.model import Model, Watched
 from loaderbench.analysis.predictions import Predictions
@@ -43,7 +44,7 @@ from loaderbench.analysis.verification import verified
 from loaderbench.analysis.waiting import waiting_part
 from loaderbench.analysis.watched_advice import advise_watched
 from loaderbench.analysis.watched_notes import notes_of
-from loaderbench.analysis.watched_places import Named, named, names
+from loaderbench.analysis.watched_places import Named, moved, named, names
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import CacheState, Case, Change
 from loaderbench.pipeline.fit import fit
@@ -120,7 +121,8 @@ def analyze(run: Run) -> RunRecord:
     figures = judged.record(record)
     if run.status not in ("ok", "interrupted") and figures.verdict is not None:  # the failure is to be mended first
         figures = replace(figures, verdict=replace(figures.verdict, advice=()))
-    return finite(replace(figures, caveats=(*run.caveats, *run.recording.caveats, *caveats_of(judged, figures))))
+    figures = replace(figures, caveats=(*run.caveats, *run.recording.caveats, *caveats_of(judged, figures)))
+    return finite(figures if judged.facts.watched is None else enforced(figures))
 
 
 def verdict_so_far(case: Case, recording: Recording) -> Verdict | None:
@@ -397,7 +399,7 @@ class Judged:
             ingestion_rate=rate_of(self.arms.get(Arm.DEVICE)),
             accelerator_utilization_fraction=None if found.utilization is None else found.utilization.value,
             accelerator_utilization=found.utilization,
-            shares=found.shares,
+            shares=found.shares if self.facts.watched is None else moved(found.shares, self._verdict(), self.named),
             verdict=self._verdict(),
             capacities=self._capacities(),
             storage=self.storage,

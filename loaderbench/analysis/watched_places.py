@@ -15,14 +15,14 @@ import numpy as np
 
 from loaderbench.analysis.advice import Action
 from loaderbench.analysis.model import WORTH
-from loaderbench.analysis.watched_looks import LEAST_LOOKS, WORKING, Looks, Rows, Seconds, WatchedLooks
 from loaderbench.analysis.verdict import SURE
+from loaderbench.analysis.watched_looks import LEAST_LOOKS, WORKING, Looks, Rows, Seconds, WatchedLooks
 from loaderbench.pipeline.edits import Edited
 from loaderbench.pipeline.gains import Replays
 from loaderbench.pipeline.stages import Times
 from loaderbench.plain import Json
 from loaderbench.recording.facts import Collections, Recording, WatchedFacts
-from loaderbench.recording.record import CauseDetail, Estimate, Removable, Verdict, Where
+from loaderbench.recording.record import CauseDetail, Estimate, Removable, Share, Verdict, Where
 from loaderbench.recording.thread_samples import Place, Role, State
 
 PAUSES: Mapping[str, CauseDetail] = {
@@ -38,12 +38,12 @@ MOST_OF = 0.5
 """Of what a worker waits for, or does, the part that names it."""
 WORTH_A_ROW, MOST_ROWS = 0.05, 4
 DECODES = (
-    "image.open", "imread", "imdecode", "decode", "read_image", ".convert", "imagefile", "jpeg", "read_video", "frombytes",
-    "torchaudio.load", "soundfile", "librosa", "decord", "torchcodec",
+    "image.open", "imread", "imdecode", "decode", "read_image", ".convert", "imagefile", "jpeg", "read_video",
+    "frombytes", "torchaudio.load", "soundfile", "librosa", "decord", "torchcodec",
 )  # fmt: skip
 AUGMENTS = (
-    "transform", "augment", "albumentations", "kornia", "resize", "crop", "flip", "rotate", "blur", "jitter", "normalize",
-    "warp", "elastic", "filter",
+    "transform", "augment", "albumentations", "kornia", "resize", "crop", "flip", "rotate", "blur", "jitter",
+    "normalize", "warp", "elastic", "filter",
 )  # fmt: skip
 """Parts of the names of functions, files and calls."""
 
@@ -70,23 +70,22 @@ class Named:
     worker: Detail | None
     """What costs a worker most of its time, where that is known."""
     where: tuple[Where, ...]
+    step_s: float
     is_function: bool = False
     """The script has no loader: a function makes its batches."""
 
 
-def names(
-    recording: Recording, replays: Replays | None, seen: WatchedFacts, cpus: int | None, begun: WatchedLooks | None = None
-) -> Named | None:  # fmt: skip
+def names(recording: Recording, replays: Replays | None, seen: WatchedFacts, cpus: int | None) -> Named | None:
     """None where there are no samples, or too few."""
     if recording.samples is None or replays is None:
         return None
-    looks = begun or WatchedLooks(recording, recording.samples)
+    looks = WatchedLooks(recording, recording.samples)
     if len(looks.consumer) < LEAST_LOOKS or not len(looks.steps):
         return None
     made = _Names(recording, replays, seen, looks, cpus)
     found = sorted(made.details(), key=lambda one: -one.gain.value)
     worth = tuple(one for one in found if one.gain.value >= WORTH and (one.gain.low or 0.0) >= SURE)
-    return Named(worth, made.worker(), _rows(looks), seen.loaders[0].kind == "function")
+    return Named(worth, made.worker(), _rows(looks), looks.step_s, seen.loaders[0].kind == "function")
 
 
 def _where(looks: Looks, rows: Rows, role: Role) -> Where | None:
@@ -340,7 +339,11 @@ def _of_collections(known: Collections, looks: WatchedLooks) -> tuple[float, flo
         return 0.0, 0.0, None
     by_place = np.bincount(pauses[inside, 3] + 1, weights=took)
     place = int(by_place.argmax()) - 1
-    return float(took[taking].sum()) / num, float(took[~taking].sum()) / num, known.places[place] if place >= 0 else None
+    return (
+        float(took[taking].sum()) / num,
+        float(took[~taking].sum()) / num,
+        known.places[place] if place >= 0 else None,
+    )
 
 
 def _kind(looks: Looks) -> CauseDetail:
@@ -370,7 +373,7 @@ def named(verdict: Verdict, known: Named | None, held_up_by: str | None) -> Verd
     if known is None:
         return _unnamed(verdict, held_up_by)
     best = known.details[0] if known.details else None
-    gain = verdict.speedup_if_removed.get(verdict.bottleneck)  # type: ignore[call-overload]
+    gain = next((one for cause, one in verdict.speedup_if_removed.items() if cause == verdict.bottleneck), None)
     now = 1.0 if gain is None or verdict.bottleneck == "compute" else gain.value
     if verdict.bottleneck == "mixed" and verdict.joint_speedup is not None:
         now = verdict.joint_speedup.value
@@ -403,14 +406,35 @@ def _with(verdict: Verdict, detail: Detail) -> Verdict:
         gains["storage"] = None
     where = verdict.where if detail.where is None else _first(detail.where, verdict.where)
     return replace(
-        verdict, bottleneck=detail.cause, cause_detail=detail.word, where=where, joint=(), joint_speedup=None, reasons=(),
-        speedup_if_removed=gains,
+        verdict, bottleneck=detail.cause, cause_detail=detail.word, where=where, joint=(), joint_speedup=None,
+        reasons=(), speedup_if_removed=gains,
     )  # fmt: skip
+
+
+def moved(
+    shares: Mapping[Share, Estimate | None], verdict: Verdict, known: Named | None
+) -> Mapping[Share, Estimate | None]:
+    """The shares of a step with the part of what the samples name at its own cause."""
+    best = None if known is None else next((one for one in known.details if one.word == verdict.cause_detail), None)
+    compute = shares.get("compute")
+    if best is None or known is None or best.cause == "compute" or compute is None:
+        return shares
+    part = min(compute.value, best.seconds / known.step_s)
+    to: Share = "prep" if best.cause == "prep" else "contention"
+    before = shares.get(to)
+    whole = part + (0.0 if before is None else before.value)
+    added = Estimate(whole, None, None, compute.unit, compute.n, "share of samples")
+    return {**shares, "compute": _less(compute, part), to: added}
+
+
+def _less(share: Estimate, part: float) -> Estimate:
+    ends = (None if end is None else max(0.0, end - part) for end in (share.low, share.high))
+    low, high = ends
+    return replace(share, value=share.value - part, low=low, high=high)
 
 
 def _first(line: Where, lines: tuple[Where, ...]) -> tuple[Where, ...]:
     return line, *(one for one in lines if (one.role, _key(one)) != (line.role, _key(line)))
-
 
 
 # -- advice ------------------------------------------------------------------------------------------------------
@@ -435,7 +459,9 @@ def line_of(where: Where) -> str:
     return f"{where.file.rpartition('/')[2]}:{where.line} {where.callee or where.function}"
 
 
-def with_named(actions: Sequence[Action], known: Named | None, verdict: Verdict, batch_size: int | None) -> list[Action]:
+def with_named(
+    actions: Sequence[Action], known: Named | None, verdict: Verdict, batch_size: int | None
+) -> list[Action]:
     """The advice with that for what has a name, and without what does not help against it."""
     if known is None:
         return list(actions)
@@ -452,6 +478,8 @@ def with_named(actions: Sequence[Action], known: Named | None, verdict: Verdict,
     if known.worker is not None and known.worker.where is not None:
         found = [_of_line(one, known.worker, batch_size) for one in found]
     against = AGAINST.get(verdict.cause_detail or "", frozenset())
+    if known.is_function:
+        against |= {"num_workers", "prefetch_factor"}  # it has neither
     return [one for one in found if one.code not in against]
 
 

@@ -256,8 +256,8 @@ WATCHED_ADVICE = (
     ),
     Row(
         "cheaper_line",
-        "make {line} cheaper: {part:%} of a worker's time is spent there. Open files once for each worker, not once for "
-        "each sample; read what you need, not more; or store its results. Gain without it",
+        "make {line} cheaper: {part:%} of a worker's time is spent there. Open files once for each worker, not once "
+        "for each sample; read what you need, not more; or store its results. Gain without it",
         examples=({"line": "zips.py:14 zipfile.ZipFile", "part": 0.9},),
     ),
     Row(
@@ -296,16 +296,19 @@ WATCHED_ADVICE = (
         examples=({"what": "checkpoint", "line": "train.py:40 torch.save", "seconds": 0.02},),
         choices={
             "what": {
-                "checkpoint": "the checkpoint", "validation": "the validation", "logging": "the logging",
-                "compile": "the compilation (shapes that change?)", "sync": "the synchronizing call",
+                "checkpoint": "the checkpoint",
+                "validation": "the validation",
+                "logging": "the logging",
+                "compile": "the compilation (shapes that change?)",
+                "sync": "the synchronizing call",
                 "collective": "the collective",
             }
         },
     ),
     Row(
         "shorter_lock",
-        "hold the lock at {line} for less, or give each worker a file or connection of its own: workers wait for it for "
-        "{part:%} of their time. More workers give nothing",
+        "hold the lock at {line} for less, or give each worker a file or connection of its own: workers wait for it "
+        "for {part:%} of their time. More workers do not help",
         examples=({"line": "data.py:41 lock.acquire", "part": 0.5},),
     ),
     Row(

@@ -118,13 +118,13 @@ def time_lines(seen: WatchedFacts) -> list[str]:
 
 
 def _steps(name: str, main: WatchedLoader, changed: WatchedLoader | None) -> str:
-    """`300 steps of DataLoader over Photos, 40 % of it waiting`; with `--apply` before and behind the change."""
-    waits = f"{fmt.percent(_part(main.seconds))} of it waiting"
+    """`300 steps of DataLoader over Photos, 40 % of it in next()`; with `--apply` before and behind the change."""
+    waits = f"{fmt.percent(_part(main.seconds))} of it in next()"
     if changed is None:
         return f"{main.num_batches} steps of {name}, {waits}"
     return (
         f"{main.num_batches + changed.num_batches} steps of {name}: {main.num_batches} before --apply, "
-        f"{waits}, and {changed.num_batches} after it, {fmt.percent(_part(changed.seconds))} of it waiting"
+        f"{waits}, and {changed.num_batches} after it, {fmt.percent(_part(changed.seconds))} of it in next()"
     )
 
 

@@ -48,8 +48,7 @@ NAMED = {
     "collective": "A collective limits this run: {part} of the training thread's time, at {line}.",
     "lock": "A lock in the data set's code limits this run: workers wait for it at {line} for {part} of their time.",
     "sleep": "A sleep in the data set's code limits this run: workers are at {line} for {part} of their time.",
-    "no_loader": "The loop makes its batches itself, without a loader: {line} takes {part} of the time in which it makes "
-    "them.",
+    "no_loader": "The loop makes its batches itself, without a loader: {line} takes {part} of the time of making one.",
 }
 """Detail of a cause → the sentence that names it, and its line."""
 

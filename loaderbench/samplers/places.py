@@ -36,13 +36,14 @@ _OF_LOADER = {
 }
 """Functions of PyTorch's loader (2.4 to 2.15), and the part that what they call belongs to."""
 _OURS = {
-    "Watched.step": "loader", "Watcher.hold": "held", "Watcher.fill": "held", "Doses.give": "held", "SpanRing.rest": "held",
+    "Watched.step": "loader", "Watcher.hold": "held", "Watcher.fill": "held", "Doses.give": "held",
+    "SpanRing.rest": "held",
 }  # fmt: skip
 _STARTS = ("_MultiProcessingDataLoaderIter.__init__", "_MultiProcessingDataLoaderIter._reset", "DataLoader.__iter__")
 _CALLS = (
     ("gc", ("gc.collect",)),
-    ("checkpoint", ("torch.save", "np.save", "np.savez", "numpy.save", "pickle.dump", "save_file", "save_pretrained",
-                    "save_checkpoint", "os.fsync")),
+    ("checkpoint", ("torch.save", "np.save", "np.savez", "numpy.save", "pickle.dump", "save_file",
+                    "save_pretrained", "save_checkpoint", "os.fsync")),
     ("sync", (".item", ".tolist", "torch.cuda.synchronize", "device.synchronize", "current_stream().synchronize")),
     ("logging", ("print", "log", "logger.info", "logging.info", "add_scalar", "writer.write", "json.dump",
                  "csv.writer")),

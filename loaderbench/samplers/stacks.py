@@ -216,7 +216,7 @@ def _innermost(memory: Memory, state: int) -> tuple[tuple[int, ...], ...]:
     codes = [id(_innermost.__code__), id(_middle.__code__), id(_outermost.__code__)]
     pread, file, unpack = os.pread, memory._file, struct.unpack
     caller, size = sys._getframe(1), _middle.__code__.__sizeof__()
-    pending = [((at,), word) for at, word in zip(range(0, STATE_BYTES, WORD), unpack(
+    pending: list[tuple[tuple[int, ...], int]] = [((at,), word) for at, word in zip(range(0, STATE_BYTES, WORD), unpack(
         f"<{STATE_BYTES // WORD}Q", pread(file, STATE_BYTES, state)), strict=True)]  # fmt: skip
     while pending:
         path, address = pending.pop(0)
@@ -493,4 +493,3 @@ def _file_of_runtime() -> tuple[str, str]:
             _found_file.append(last)
             return last
     raise CannotLearn("the runtime was not found")
-

@@ -113,10 +113,10 @@ class Sampling:
         if number is None:
             self.problem = self.problem or "the script closed its file"
             return []
-        parts = []
-        while part := os.pread(number, CHUNK_BYTES, sum(map(len, parts))):
-            parts.append(part)
-        return b"".join(parts).decode().split("\n")[:-1]  # the last one may not be complete yet
+        found = b""
+        while part := os.pread(number, CHUNK_BYTES, len(found)):
+            found += part
+        return found.decode().split("\n")[:-1]  # the last one may not be complete yet
 
 
 class _Row(NamedTuple):
@@ -150,11 +150,11 @@ class _Rows:
     """What the lines say."""
 
     def __init__(self, loader: int, consumer: int | None) -> None:
-        self.rows, self._loader, self.problem = SampleRows(), loader, None
+        self.rows, self._loader = SampleRows(), loader
         self._places: list[Place] = []
         self._threads: dict[str, int | None] = {}
         self._blocks: dict[int, _Block] = {}
-        self.problem: str | None
+        self.problem: str | None = None
 
     def add(self, line: str) -> None:
         kind, _, rest = line.partition(" ")

@@ -15,6 +15,7 @@ import random
 import select
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from loaderbench.samplers.places import Spot, spot_of
@@ -44,8 +45,11 @@ class _Sampler:
         self._begun = time.monotonic()
         self._lines: list[str] = []
 
-    def told(self, line: str) -> bool:
-        """Whether it goes on."""
+    def goes_on(self, lines: Sequence[bytes]) -> bool:
+        """Whether it does, after what the script says."""
+        return all(self._heeds(line.decode()) for line in lines)
+
+    def _heeds(self, line: str) -> bool:
         word, *numbers = line.split()
         if word == "consumer":
             self._consumer, self._begun = int(numbers[0]), time.monotonic()
@@ -83,13 +87,11 @@ class _Sampler:
 
     def _of_worker(self, now: int, pid: int, number: str, process: Process, weight: float) -> bool:
         """Whether it still runs."""
-        seen = [
-            self._look(
-                now, process, thread, f"worker {number}" if thread.number == pid else f"thread {thread.number} {number}",
-                weight, always=thread.number == pid,
-            )
-            for thread in process.threads()
-        ]  # fmt: skip
+        seen = []
+        for thread in process.threads():
+            is_main = thread.number == pid
+            role = f"worker {number}" if is_main else f"thread {thread.number} {number}"
+            seen.append(self._look(now, process, thread, role, weight, always=is_main))
         return any(seen)
 
     def _look(
@@ -112,9 +114,7 @@ class _Sampler:
             self._add(now, role, state, counters, thread.frames(), weight)
         return True
 
-    def _add(
-        self, now: int, role: str, state: str, counters: str, frames: tuple[Frame, ...], weight: float
-    ) -> None:
+    def _add(self, now: int, role: str, state: str, counters: str, frames: tuple[Frame, ...], weight: float) -> None:
         key = tuple(map(id, frames))
         number = self._places.get(key)
         if number is None:
@@ -152,7 +152,7 @@ def sample(pid: int, out: int) -> None:
             if 0 in ready:
                 part = os.read(0, 4096)
                 *lines, told = (told + part).split(b"\n")
-                if not part or not all([sampler.told(line.decode()) for line in lines]):
+                if not part or not sampler.goes_on(lines):
                     return
         if due - reported > REPORT_S:
             reported = due

@@ -1,4 +1,5 @@
 """cause: compute checkpoint. The model is saved in every fourth step."""
+
 import tempfile
 from pathlib import Path
 

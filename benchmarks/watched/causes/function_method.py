@@ -1,4 +1,5 @@
 """cause: prep no_loader. An object gives the next batch by a method that reads and parses a shard."""
+
 import json
 import tempfile
 from pathlib import Path

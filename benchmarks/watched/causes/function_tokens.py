@@ -1,4 +1,5 @@
 """cause: prep no_loader. The loop makes its batches by a function, which decodes its tokens anew each time."""
+
 import numpy as np
 import torch
 from common import FIXED, Stopwatch, burn

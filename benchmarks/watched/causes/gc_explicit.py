@@ -1,4 +1,5 @@
 """cause: compute gc. The loop collects garbage in every sixth step, over many live objects."""
+
 import gc
 
 import torch

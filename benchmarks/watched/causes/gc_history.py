@@ -1,4 +1,5 @@
 """cause: compute gc. The script keeps a history of dictionaries, which the collector walks again and again."""
+
 import gc
 
 import torch

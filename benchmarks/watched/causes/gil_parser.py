@@ -1,4 +1,5 @@
 """cause: contention gil. A thread parses what another machine sends, in Python, all the time."""
+
 import json
 import threading
 

@@ -1,4 +1,5 @@
 """cause: contention gil. A thread that polls a list of results in Python, without a rest."""
+
 import threading
 
 import torch

@@ -1,4 +1,5 @@
 """cause: prep lock. All workers share one lock around a slow device."""
+
 import multiprocessing
 import time
 from contextlib import nullcontext

@@ -1,4 +1,5 @@
 """cause: prep lock. A semaphore lets one worker read at a time."""
+
 import multiprocessing
 import time
 

@@ -1,4 +1,5 @@
 """cause: prep dataset_code. The index of a large file is parsed for each sample."""
+
 import json
 import tempfile
 from pathlib import Path

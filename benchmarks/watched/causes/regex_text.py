@@ -1,4 +1,5 @@
 """cause: prep dataset_code. A tokenizer of regular expressions, compiled for each word, in an iterable data set."""
+
 import re
 
 import torch

@@ -1,4 +1,5 @@
 """cause: prep sampler. A batch sampler looks through all of its pool for each batch."""
+
 import numpy as np
 import torch
 from common import FIXED, Stopwatch

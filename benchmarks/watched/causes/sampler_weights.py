@@ -1,4 +1,5 @@
 """cause: prep sampler. A sampler draws each index by cumulative weights, in the main process."""
+
 import bisect
 import random
 

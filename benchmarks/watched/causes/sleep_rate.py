@@ -1,4 +1,5 @@
 """cause: prep sleep. A data set reads a file of its own, and keeps to a rate of samples by sleeping."""
+
 import tempfile
 import time
 from pathlib import Path

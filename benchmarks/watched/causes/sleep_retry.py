@@ -1,4 +1,5 @@
 """cause: prep sleep. A client waits a little before each request; what it asks for is in memory."""
+
 import time
 
 import torch

@@ -1,4 +1,5 @@
 """cause: contention own_threads. A script asks for 24 threads, as on the machine that it was written for."""
+
 import torch
 from common import FIXED, Stopwatch
 from torch.utils.data import DataLoader, TensorDataset

@@ -1,4 +1,5 @@
 """cause: contention own_threads. Many more threads than processors, for small operations."""
+
 import torch
 from common import FIXED, Stopwatch
 from torch.utils.data import DataLoader, TensorDataset

@@ -1,4 +1,5 @@
 """cause: compute validation. The model is validated every 25 steps, within the loop, on what is in memory."""
+
 import torch
 from common import FIXED, Stopwatch, burn
 from torch.utils.data import DataLoader, Dataset
