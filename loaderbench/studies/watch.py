@@ -45,6 +45,7 @@ from loaderbench.studies.watch_writing import Writing, check_every
 from loaderbench.studies.watched import ended_early, nothing_seen
 from loaderbench.studies.watched_run import run_of
 from loaderbench.watching.applying import Applier
+from loaderbench.watching.batch_function import BatchFunction
 from loaderbench.watching.data_loader import noticed
 from loaderbench.watching.iterable import WatchedBatches, WatchedGenerator
 from loaderbench.watching.kept import Kept
@@ -134,6 +135,8 @@ class ScriptWatch:
             watcher.before_first = threads_heeded()
             self.watcher = _Watch.current = watcher
             self._children_cpu_s = children_cpu_s()  # importing PyTorch may start processes, too
+            watcher.sample()
+            without_loader = None if watcher.sampling is None else BatchFunction(watcher)
             self._interpreter = Interpreter()
             ends.begin()
             try:
@@ -146,6 +149,8 @@ class ScriptWatch:
                 code = 1
             finally:
                 let_workers_end()
+                if without_loader is not None:
+                    without_loader.close()
                 _Watch.current = None
         if originals.os.getpid() != self._pid:
             return code
@@ -449,6 +454,7 @@ class OwnWatch:
             self._writing = Writing(store, every_s, make, self.watcher)
         self._watching, self._owner = all_noticed(self.watcher), originals.os.getpid()
         self._watching.__enter__()
+        self.watcher.sample()
         _Watch.current, _Watch.own = self.watcher, self
         atexit.register(self.leave)
         # A process that multiprocessing forked ends without atexit, but with this.
