@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import re
 
+from loaderbench.plain import JsonObject
+
 _KEYS = r'"(?:ph|cat|name|pid|tid|ts|dur|args|id|s|bp|cname)"'
 NEXT_EVENT = re.compile(r'\}\s*,\s*(?=\{(?:[^{}\[\]"]|"(?:[^"\\]|\\.)*")*?"ph"\s*:\s*")')
 """The end of an event before another one: an object with the key `ph` before any nested list or object."""
