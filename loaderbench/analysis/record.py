@@ -43,11 +43,12 @@ from loaderbench.analysis.verdict import Attribution, attribute
 from loaderbench.analysis.verification import verified
 from loaderbench.analysis.waiting import waiting_part
 from loaderbench.analysis.watched_advice import advise_watched
+from loaderbench.analysis.watched_counts import counted_details
 from loaderbench.analysis.watched_notes import notes_of
 from loaderbench.analysis.watched_places import Named, moved, named, names
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import CacheState, Case, Change
-from loaderbench.pipeline.fit import fit
+from loaderbench.pipeline.fit import fit, giving_workers
 from loaderbench.pipeline.gains import Replays
 from loaderbench.pipeline.verdict import held_out_residual
 from loaderbench.plain import Json
@@ -149,9 +150,15 @@ def judged_run(run: Run, recording: Recording) -> Judged | None:
     storage_works = has_processes(recording.facts.storage) and _storage_works(recording)
     segments = beside_the_same(whole, storage_works=storage_works)
     on_host_cpus = recording.facts.device.on_host_cpus
-    arms = join_arms(segments, run.case.feed.lanes, stood, on_host_cpus=on_host_cpus)
+    arms = join_arms(segments, lanes_of(run, recording), stood, on_host_cpus=on_host_cpus)
     crowd = crowd_of(segments, storage_works=storage_works)
     return Judged(run, recording, arms, slow, crowd) if Arm.REAL in arms else None
+
+
+def lanes_of(run: Run, recording: Recording) -> int:
+    """Workers that make batches side by side: of a watched loader those that gave some."""
+    workers = run.case.feed.workers
+    return run.case.feed.lanes if recording.facts.watched is None else max(1, giving_workers(recording, workers))
 
 
 @dataclass(frozen=True)
@@ -266,7 +273,7 @@ class Judged:
                 part, waits, low, knows_arrivals=False, behind_threads_s=self._behind_threads_s(),
                 of_many_ranks=of_many,
             )  # fmt: skip
-        lanes = self.case.feed.lanes
+        lanes = lanes_of(self.run, self.recording)
         busy = (spans[:, SPAN["ready_ns"]] - spans[:, SPAN["start_ns"]]).astype(np.float64)
         rounds = blocks_of([[busy, spans[:, SPAN["read_ns"]].astype(np.float64)]], lanes)
         drawn = draws_of_mean(rounds, stream=SPANS_STREAM)
@@ -465,9 +472,15 @@ class Judged:
 
     @cached_property
     def named(self) -> Named | None:
-        """What samples of the script's threads say."""
+        """What samples of the script's threads say, and what its loader's counts do."""
         seen = self.facts.watched
-        return None if seen is None else names(self.recording, self.replays, seen, self.usable_cpus)
+        if seen is None:
+            return None
+        known = names(self.recording, self.replays, seen, self.usable_cpus)
+        counted = counted_details(self.replays, seen)
+        if known is None:
+            return Named(counted, None, (), self.real.mean("duration")) if counted else None
+        return replace(known, details=(*known.details, *counted))
 
     def _watched_advice(self, verdict: Verdict, seen: WatchedFacts, cpus: int) -> tuple[Advice, ...]:
         held_up_by = None if self.contention is None else self.contention.by

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from loaderbench.analysis.statistics import t_quantile
 from loaderbench.cases.arms import Arm
+from loaderbench.plain import Json
 from loaderbench.recording.caveats import Reason
 from loaderbench.recording.facts import STEP, Segment, WatchedEpoch, WatchedFacts, WatchedMemory
 
@@ -24,6 +25,10 @@ LONG_WAIT = 3.0
 IN_TURN, LEAST_LONG = 0.7, 8
 """Of the distances between long waits, the part that is the number of workers; and how many of these waits it takes."""
 WAITS_MATTER = 0.05
+TWICE = 1.5
+"""Workers that a sample comes from, in the mean, from which on samples come twice."""
+EVEN_PART, LEAST_BATCHES = 0.5, 8
+"""Of an even part of the batches: a worker that gives fewer has too little to do; of so many a worker at least."""
 LITTLE_FREE = 0.10
 UNLIKE = 0.10
 WAIT_FOR_PROCESSOR = 0.10
@@ -36,11 +41,12 @@ def notes_of(seen: WatchedFacts, segments: Sequence[Segment], cpus: int | None, 
     of_thread = [] if seen.thread is None else [Reason("of_a_thread", {"thread": seen.thread})]
     return [
         *of_thread,
-        *_memory(seen.memory),
+        *_memory(seen.memory, seen.available_memory_bytes),
         *_in_turn(segments, seen.loaders[0].workers),
         *_taking(segments, starved, on_device=seen.uses_cuda),
         *_threads(seen, cpus, starved),
         *_shared(seen),
+        *_counts(seen),
         *_first_epoch(seen.epochs),
     ]
 
@@ -48,13 +54,16 @@ def notes_of(seen: WatchedFacts, segments: Sequence[Segment], cpus: int | None, 
 # -- memory ----------------------------------------------------------------------------------------------------
 
 
-def _memory(readings: Sequence[WatchedMemory]) -> Iterator[Reason]:
+def _memory(readings: Sequence[WatchedMemory], available: int | None) -> Iterator[Reason]:
+    """`available`: bytes that the machine could still give."""
     own = growth([(one.batch, one.script_bytes) for one in readings])
     if own is not None:
         yield Reason("memory_grows", {"of": "script", "bytes": own, "batches": 1000})
     theirs = workers_growth(readings)
     if theirs is not None:
-        yield Reason("memory_grows", {"of": "workers", "bytes": theirs, "batches": 1000})
+        full = None if available is None else available / theirs * 1000
+        details: dict[str, Json] = {"of": "workers" if full is None else "workers_full", "bytes": theirs}
+        yield Reason("memory_grows", {**details, "batches": 1000, "full": full})
 
 
 def growth(points: Sequence[tuple[int, int]]) -> float | None:
@@ -153,8 +162,26 @@ def _shared(seen: WatchedFacts) -> Iterator[Reason]:
     shared = seen.shared
     if shared is None or not seen.loaders[0].workers or not shared.size_bytes:
         return
-    if shared.least_free_bytes < LITTLE_FREE * shared.size_bytes:
+    known, depth = seen.loaders[0].delivered, seen.loaders[0].workers * seen.loaders[0].prefetch
+    if known is not None and known.shared_bytes * (depth + 1) > shared.size_bytes:
+        yield Reason("shared_memory_needed", {"needed": known.shared_bytes * (depth + 1), "size": shared.size_bytes})
+    elif shared.least_free_bytes < LITTLE_FREE * shared.size_bytes:
         yield Reason("shared_memory", {"size": shared.size_bytes, "free_bytes": shared.least_free_bytes})
+
+
+def _counts(seen: WatchedFacts) -> Iterator[Reason]:
+    """Samples that several workers give, random numbers that several draw, workers that give little."""
+    settings, main = seen.settings, seen.loaders[0]
+    if settings is None or main.workers < 2:
+        return
+    if settings.repeats is not None and settings.repeats >= TWICE:
+        yield Reason("samples_repeat", {"times": settings.repeats, "workers": main.workers})
+    if settings.same_random:
+        yield Reason("same_random", {"sources": list(settings.same_random)})
+    even = sum(main.by_worker) / main.workers
+    idle = sum(one < EVEN_PART * even for one in main.by_worker)
+    if idle and sum(main.by_worker) >= LEAST_BATCHES * main.workers:
+        yield Reason("few_shards", {"idle": idle, "workers": main.workers})
 
 
 def _first_epoch(epochs: Sequence[WatchedEpoch]) -> Iterator[Reason]:

@@ -59,6 +59,8 @@ class Detail:
     seconds: float
     """Of a step."""
     figures: Mapping[str, Json] = field(default_factory=dict)
+    is_counted: bool = False
+    """By stamps and counts, without samples."""
 
 
 @dataclass(frozen=True)
@@ -363,6 +365,8 @@ def _is(place: Place, words: tuple[str, ...]) -> bool:
 
 # -- the verdict -------------------------------------------------------------------------------------------------
 
+EXPLAINS = 0.5
+"""Of the logarithm of what a run gains without the cause named before, the part that a thing gains that explains it."""
 CONTENTION: Mapping[str, CauseDetail] = {
     "own threads": "own_threads", "workers": "workers", "neighbours": "neighbours", "quota": "quota", "steal": "steal",
 }  # fmt: skip
@@ -372,7 +376,25 @@ def named(verdict: Verdict, known: Named | None, held_up_by: str | None) -> Verd
     """The verdict with the name of its cause, or with the cause that the samples show instead."""
     if known is None:
         return _unnamed(verdict, held_up_by)
-    best = known.details[0] if known.details else None
+    sampled, counted = ([one for one in known.details if one.is_counted is side] for side in (False, True))
+    best = sampled[0] if sampled else None
+    verdict = _by_samples(verdict, known, best, held_up_by)
+    best = counted[0] if counted else None
+    if best is not None and np.log(best.gain.value) >= EXPLAINS * np.log(max(1.0, _gain_of(verdict))):
+        return _with(verdict, best)
+    return verdict
+
+
+def _gain_of(verdict: Verdict) -> float:
+    """Without what the verdict names; 1 where that is the step itself."""
+    if verdict.bottleneck == "mixed" and verdict.joint_speedup is not None:
+        return verdict.joint_speedup.value
+    gain = next((one for cause, one in verdict.speedup_if_removed.items() if cause == verdict.bottleneck), None)
+    is_step = verdict.bottleneck == "compute" and verdict.cause_detail in (None, "step")
+    return 1.0 if gain is None or is_step else gain.value
+
+
+def _by_samples(verdict: Verdict, known: Named, best: Detail | None, held_up_by: str | None) -> Verdict:
     gain = next((one for cause, one in verdict.speedup_if_removed.items() if cause == verdict.bottleneck), None)
     now = 1.0 if gain is None or verdict.bottleneck == "compute" else gain.value
     if verdict.bottleneck == "mixed" and verdict.joint_speedup is not None:
@@ -441,6 +463,7 @@ def _first(line: Where, lines: tuple[Where, ...]) -> tuple[Where, ...]:
 
 ADVICE: Mapping[str, str] = {
     "sampler": "faster_sampler", "gil": "release_gil", "own_threads": "fewer_torch_threads", "gc": "less_collecting",
+    "delivery": "join_objects", "affinity": "all_processors", "order": "not_in_order",
     "lock": "shorter_lock", "sleep": "no_sleep", **dict.fromkeys(PAUSES, "shorter_pause"),
 }  # fmt: skip
 AGAINST: Mapping[str, frozenset[str]] = {
@@ -471,9 +494,14 @@ def with_named(
         found.append(Action("prep", "use_a_loader", None, None, {"line": line_of(known.worker.where)}))
     for one in details:
         code = ADVICE.get(one.word)
-        if code is None or one.where is None or one.gain.value < WORTH:
+        if one.word == "one_worker":
+            code = "even_shards" if one.figures["idle"] else "slow_worker"
+        if one.word == "epoch_start" and one.figures["of"] == "sampler":
+            code = "quick_sampler"
+        if code is None or (one.where is None and not one.is_counted) or one.gain.value < WORTH:
             continue
-        figures = {"line": line_of(one.where), "what": one.word, **one.figures}
+        line = {} if one.where is None else {"line": line_of(one.where), "what": one.word}
+        figures = {**line, **one.figures}
         found.append(Action(one.cause, code, None, one.gain, figures))
     if known.worker is not None and known.worker.where is not None:
         found = [_of_line(one, known.worker, batch_size) for one in found]

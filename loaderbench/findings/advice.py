@@ -317,6 +317,42 @@ WATCHED_ADVICE = (
         examples=({"line": "data.py:41 time.sleep", "part": 0.9},),
     ),
     Row(
+        "join_objects",
+        "join each field in collate_fn (torch.cat or torch.stack, with the lengths): a batch of {objects} tensors "
+        "takes {seconds:duration} to receive, each by itself; {joined} would do",
+        examples=({"objects": 113, "joined": 8, "seconds": 0.044},),
+    ),
+    Row(
+        "all_processors",
+        "let the process use all CPUs: it is allowed {allowed} of {cpus}. A library or launcher set its affinity: call "
+        "os.sched_setaffinity(0, range({cpus})) after the imports, or start it without taskset",
+        examples=({"allowed": 1, "cpus": 2},),
+    ),
+    Row(
+        "even_shards",
+        "give every worker its share: {idle} of {workers} workers give few batches or none. Use at least as many "
+        "shards as workers, or divide the samples by get_worker_info()",
+        examples=({"idle": 1, "workers": 2},),
+    ),
+    Row(
+        "slow_worker",
+        "find out why worker {slow} takes {times:.1f} times as long as the others: batches come in order, so all wait "
+        "for it",
+        examples=({"slow": 0, "times": 4.0},),
+    ),
+    Row(
+        "not_in_order",
+        "take batches as they become ready: DataLoader(in_order=False). A few slow batches ({slowest_s:duration}, half "
+        "take at most {median_s:duration}) hold up those after them; the order of batches then changes from run to run",
+        examples=({"slowest_s": 0.4, "median_s": 0.008},),
+    ),
+    Row(
+        "quick_sampler",
+        "keep what {sampler} computes at each epoch's start: it takes {sampler_s:duration} of an epoch's "
+        "{epoch_s:duration}, in the main process; persistent workers do not help",
+        examples=({"sampler": "__main__.Buckets", "sampler_s": 2.0, "epoch_s": 4.5},),
+    ),
+    Row(
         "use_a_loader",
         "give the work of {line} to a DataLoader with workers: the loop makes its batches itself, one after the other",
         examples=({"line": "train.py:31 get_batch"},),

@@ -719,6 +719,18 @@ class WatchedSeconds:
 
 
 @dataclass(frozen=True)
+class WatchedDelivery:
+    """A batch as a worker delivers it."""
+
+    objects: int
+    """Tensors and arrays, each of which is passed by itself."""
+    joined: int
+    """How many there would be if those of one kind were joined: the same field of each sample, or like shapes."""
+    shared_bytes: int
+    """Of its tensors, which go through shared memory; the largest batch that was looked at."""
+
+
+@dataclass(frozen=True)
 class WatchedLoader:
     """One of the loaders of a watched script."""
 
@@ -744,6 +756,10 @@ class WatchedLoader:
     index_s: float | None = None
     """Mean seconds in which its sampler gives the indices of a batch, without the first one of an epoch; None where it
     has none, and in runs that did not store it."""
+    delivered: WatchedDelivery | None = None
+    """What its workers deliver; None without workers that tell it, and in runs that did not store it."""
+    by_worker: tuple[int, ...] = ()
+    """Batches that each worker gave; empty where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -758,6 +774,13 @@ class WatchedEpoch:
     after: float
     """From its end until the script turned to another one."""
     num_batches: int
+    sampler: float | None = None
+    """Of `opening`: the sampler's own start, until it gave the indices of the first batches. None in runs that did not
+    store it, as the two below."""
+    stop: float | None = None
+    """Of `wait`: the call of next() that ended it, in which workers that do not stay are stopped."""
+    first_made: float | None = None
+    """Seconds that the first batch took in its worker; None where that is not known."""
 
     @property
     def seconds(self) -> float:
@@ -801,18 +824,26 @@ class WatchedSettings:
     """Threads that a worker's process has."""
     draws_random: bool | None = None
     """Whether making a batch moved the random state of its process; None where nobody looked."""
+    in_order: bool = True
+    """Batches come in the order of their indices."""
+    same_random: tuple[str, ...] = ()
+    """Sources of random numbers that draw the same ones in several workers; of data sets with `__getitem__`."""
+    repeats: float | None = None
+    """From how many workers a sample comes in an epoch, in the mean; None where that is not known."""
 
 
 @dataclass(frozen=True)
 class WatchedMemory:
-    """Resident memory at one time; shared pages count in each process."""
+    """Memory at one time."""
 
     batch: int
     """How many of the loader's batches had been taken."""
     epoch: int
     """Number of its iterator, from 1."""
     script_bytes: int
+    """Resident; shared pages count."""
     workers_bytes: int
+    """Private: pages that no other process shares, of those workers that are counted."""
     num_workers: int
 
 
@@ -823,6 +854,21 @@ class WatchedShared:
     size_bytes: int
     least_free_bytes: int
     """The least that was free at any reading."""
+
+
+@dataclass(frozen=True)
+class WatchedAffinity:
+    """Processors that a watched script's processes are allowed."""
+
+    script: int
+    workers: int | None
+    """All workers together; None without workers."""
+    machine: int
+    """Processors of the machine, or of the container's cpuset."""
+
+    @property
+    def allowed(self) -> int:
+        return self.script if self.workers is None else max(self.script, self.workers)
 
 
 @dataclass(frozen=True)
@@ -964,6 +1010,8 @@ class WatchedFacts:
     stores: tuple[str, ...] = ()
     """Address and port of those that most of what the first loader reads comes from, over TCP (`10.0.0.5:9000`); empty
     where it reads files, where that is unknown, and in runs that did not store it."""
+    affinity: WatchedAffinity | None = None
+    """None in runs that did not store it."""
     no_samples: str | None = None
     """Why it is not known what the threads did; None where it is, and in runs that did not store it."""
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from loaderbench.printable import clean
 from loaderbench.recording.facts import WatchedFacts, WatchedLoader
 from loaderbench.recording.record import Verdict, Where
+from loaderbench.reporting import format as fmt
 
 
 def loader_names(loaders: Sequence[WatchedLoader]) -> list[str]:
@@ -53,13 +54,53 @@ NAMED = {
 """Detail of a cause → the sentence that names it, and its line."""
 
 
-def by_name(verdict: Verdict) -> str | None:
-    """Name what limits a watched script by its line; None if the cause has no name of its own, or no line."""
+def by_name(verdict: Verdict, seen: WatchedFacts | None = None) -> str | None:
+    """Name what limits a watched script by its line or its counts; None if the cause has no name of its own."""
+    if seen is not None and (by_counts := _by_counts(verdict, seen)) is not None:
+        return by_counts
     words = NAMED.get(verdict.cause_detail or "")
     if words is None or not verdict.where:
         return None
     first = verdict.where[0]
     return words.format(line=_line(first), part=f"{first.fraction:.0%}")
+
+
+def _by_counts(verdict: Verdict, seen: WatchedFacts) -> str | None:
+    """Name what limits a watched script by what was counted."""
+    main, known = seen.loaders[0], seen.affinity
+    codes = {one.code: one.details for one in verdict.advice}
+    match verdict.cause_detail:
+        case "delivery" if main.delivered is not None:
+            return (
+                f"Delivery limits this run: a batch comes in {main.delivered.objects} objects, and the training thread "
+                "receives each by itself."
+            )
+        case "epoch_start" if "quick_sampler" in codes:
+            return f"The start of each epoch limits this run: {_first_of_epochs(seen)}, most of it the sampler's own."
+        case "epoch_start":
+            return f"The start of each epoch limits this run: {_first_of_epochs(seen)}, to stop and start its workers."
+        case "one_worker" if "slow_worker" in codes:
+            slow = codes["slow_worker"]
+            return (
+                f"One slow worker limits this run: worker {slow['slow']} takes {slow['times']:.1f}× as long as others."
+            )
+        case "one_worker":
+            given = " and ".join(f"{one:,}" for one in main.by_worker)
+            return f"One worker limits this run: the {main.workers} workers gave {given} batches."
+        case "order":
+            return "The order of batches limits this run: those that are ready wait for a slow one before them."
+        case "affinity" if known is not None:
+            return f"The CPU affinity limits this run: it is allowed {known.allowed} of {known.machine} CPUs."
+    return None
+
+
+def _first_of_epochs(seen: WatchedFacts) -> str:
+    """`1.6 s of an epoch's 2.2 s`, of the epochs after the first."""
+    later = [one for one in seen.epochs if one.num_batches][1:]
+    starts = sum(one.opening + one.first + (one.stop or 0.0) for one in later) / max(1, len(later))
+    return (
+        f"{fmt.duration(starts)} of an epoch's {fmt.duration(sum(one.seconds for one in later) / max(1, len(later)))}"
+    )
 
 
 def where_line(where: Where) -> str:

@@ -111,7 +111,7 @@ def summary(record: RunRecord) -> str:
     because = ". ".join([*reasons[:1], *map(_capitalized, reasons[1:])])
     if verdict.bottleneck == "undetermined":
         return f"Undetermined: {because}."
-    if (by_name := watched_words.by_name(verdict)) is not None:
+    if (by_name := watched_words.by_name(verdict, record.watched)) is not None:
         removed = next((g for c, g in verdict.speedup_if_removed.items() if c == verdict.bottleneck and g), None)
         return by_name + ("" if removed is None else f" Without it, the run would be {_faster(removed)}.")
     if verdict.bottleneck == "compute":

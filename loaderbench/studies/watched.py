@@ -7,12 +7,14 @@ from dataclasses import replace
 
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
-from loaderbench.machine import available_memory_bytes
+from loaderbench.machine import available_memory_bytes, machine_cpus
+from loaderbench.originals import os
 from loaderbench.recording.facts import (
     Facts,
     Failure,
     Recording,
     Trial,
+    WatchedAffinity,
     WatchedApplied,
     WatchedFacts,
     WatchedLoader,
@@ -88,6 +90,7 @@ def surrounded(facts: WatchedFacts, main: Seen, watcher: Watcher, applier: Appli
         epochs=main.epochs(),
         memory=tuple(around.readings),
         shared=around.shared,
+        affinity=WatchedAffinity(len(os.sched_getaffinity(0)), around.workers_cpus, machine_cpus()),
         torch_threads=None if torch is None else torch.get_num_threads(),
         available_memory_bytes=memory,
         page_s=page_seconds(),
@@ -105,6 +108,7 @@ def loader_of(one: Seen) -> WatchedLoader:
         one.num_iterators, one.num_batches,
         WatchedSeconds(**{kind: one.times_ns[kind] / 1e9 for kind in KINDS}), one.phase,
         one.iterated_at, one.index_ns / 1e9 / one.num_indexed if one.num_indexed else None,
+        one.delivered, one.batches_by_worker(),
     )  # fmt: skip
 
 
@@ -112,14 +116,14 @@ def _told(main: Seen, settings: WatchedSettings) -> WatchedSettings:
     """The settings with what the workers told."""
     times = [one for one in main.times if one.num_batches]
     if not times:
-        return settings
+        return _with_counts(main, settings)
     sums: dict[str, tuple[float, int]] = {}
     for transform in (transform for one in times for transform in one.transforms()):
         seconds, num = sums.get(transform.name, (0.0, 0))
         sums[transform.name] = seconds + transform.seconds, num + transform.num_calls
     looks = [one.draws_random for one in times if one.draws_random is not None]
     return replace(
-        settings,
+        _with_counts(main, settings),
         transforms=tuple(WatchedTransform(name, seconds, num) for name, (seconds, num) in sums.items()),
         num_timed=sum(one.num_batches for one in times),
         timed_s=sum(one.seconds for one in times),
@@ -127,6 +131,10 @@ def _told(main: Seen, settings: WatchedSettings) -> WatchedSettings:
         worker_threads=max(one.most(THREADS) or 0 for one in times) or None,
         draws_random=any(looks) if looks else None,
     )
+
+
+def _with_counts(main: Seen, settings: WatchedSettings) -> WatchedSettings:
+    return replace(settings, same_random=main.same_random, repeats=main.repeats)
 
 
 def _after(applier: Applier, watcher: Watcher) -> Seen | None:

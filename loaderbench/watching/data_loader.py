@@ -93,6 +93,7 @@ def settings_of(loader: Any) -> WatchedSettings:
     method = multiprocessing.get_start_method(allow_none=True) if context is None else context.get_start_method()
     sampler = type(loader.batch_sampler if loader.batch_size is None else loader.sampler)
     return WatchedSettings(
+        in_order=bool(getattr(loader, "in_order", True)),
         persistent=bool(loader.persistent_workers),
         pin_memory=bool(loader.pin_memory),
         collate=name_of(loader.collate_fn),
@@ -137,12 +138,15 @@ def _note(seen: Seen, loader: Any, times: Times | None) -> None:
         seen.times.append(times)
 
 
-def _ring_of(kept: Any, workers: int) -> tuple[SpanRing, list[int]]:
+def _ring_of(kept: Any, loader: Any) -> tuple[SpanRing, list[int]]:
     """Where a new iterator's workers write, and what each had made before. `kept`: the one whose workers stay."""
+    from torch.utils.data import IterableDataset
+
     ring = getattr(kept, RING, None)
     if ring is not None:
         return ring, _made_before(kept, ring)
-    ring = SpanRing(workers)
+    workers, iterable = loader.num_workers, isinstance(loader.dataset, IterableDataset)
+    ring = SpanRing(workers, workers * (loader.prefetch_factor or 0), iterable=iterable)
     return ring, ring.made()
 
 
@@ -177,6 +181,8 @@ class _Making(threading.local):
     are of. A worker inherits it; a loader within its data set is another one."""
 
     found: tuple[SpanRing, Times, Any] | None = None
+    sampler_ns = 0
+    """What its sampler took until it gave the indices of the first batches."""
 
 
 @contextmanager
@@ -187,7 +193,10 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
 
     owner, making = os.getpid(), _Making()
     base: Any = home._BaseDataLoaderIter
-    old_next, old_index = base.__next__, base._next_index
+    several: Any = home._MultiProcessingDataLoaderIter
+    old_next, old_index, old_process = base.__next__, base._next_index, several._process_data
+    old_init, old_reset = base.__init__, base._reset
+    names_workers = old_process.__code__.co_argcount > 2
 
     def make(old_iter: Callable[[Any], Any], loader: Any) -> Any:
         if os.getpid() != owner:
@@ -197,10 +206,10 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
         if watcher.wants("shadow") and watcher.is_on_its_thread:
             start_shadow(watcher, loader)
         kept = loader._iterator if loader.persistent_workers else None  # workers that stay go on with their ring
-        ring, made = _ring_of(kept, loader.num_workers)
+        ring, made = _ring_of(kept, loader)
         times = times_for(loader)
         connections().look()  # which ones are not those of the workers
-        making.found = ring, times, loader.dataset
+        making.found, making.sampler_ns = (ring, times, loader.dataset), 0
         begun = time.perf_counter_ns()
         try:
             iterator = old_iter(loader)
@@ -208,7 +217,7 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
             making.found = None
             getattr(kept, "__dict__", {}).pop("_next_index", None)
         queue = DataLoaderQueue(iterator) if loader.num_workers else None
-        tells = made and getattr(loader, "in_order", True)  # else no batch tells which worker made it
+        tells = made and (getattr(loader, "in_order", True) or names_workers)  # else no batch tells who made it
         of_it = source_of(loader), begun, ring if tells else None, made, queue
         watched = watcher.opened(*of_it, loader.dataset, loader)
         setattr(iterator, MARK, watched)
@@ -216,6 +225,7 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
         if watched is not None and watcher.sampling is not None and queue is not None:
             watcher.sampling.workers(queue.pids(), watcher.number_of(watched.seen.source))
         if watched is not None:
+            watched.seen.starts[-1].sampler_ns = making.sampler_ns
             _note(watched.seen, loader, None if kept is not None else times)
         return iterator
 
@@ -232,18 +242,41 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
         if watched is not None and watched.num_batches and making.found is None:
             watched.seen.index_ns += time.perf_counter_ns() - begun
             watched.seen.num_indexed += 1
+        if making.found is not None:
+            making.sampler_ns += time.perf_counter_ns() - begun
         if shadow is not None and shadow.is_over(iterator._dataset) and os.getpid() == owner:
             shadow.took(found)
         return found
 
+    def begun_by(old: Callable[..., Any]) -> Callable[..., Any]:
+        """With the time of asking the sampler for its iterator, which some samplers do all their work in."""
+
+        @unseen
+        def begin(iterator: Any, *arguments: Any) -> None:
+            begun = time.perf_counter_ns()
+            old(iterator, *arguments)
+            if making.found is not None:
+                making.sampler_ns += time.perf_counter_ns() - begun
+
+        return begin
+
+    @unseen
+    def process(iterator: Any, data: Any, *worker: int) -> Any:
+        watched = iterator.__dict__.get(MARK)
+        if watched is not None and worker:
+            watched.by.append(worker[0])
+        return old_process(iterator, data, *worker)
+
     notice = partial(_made_by, make)
     back, base.__next__, base._next_index = notice(home.DataLoader), step, index
+    several._process_data, base.__init__, base._reset = process, begun_by(old_init), begun_by(old_reset)
     try:
         with _timed_fetchers(making, watcher), closed_ones_counted():
             yield notice
     finally:
         back()
-        base.__next__, base._next_index = old_next, old_index
+        base.__next__, base._next_index, several._process_data = old_next, old_index, old_process
+        base.__init__, base._reset = old_init, old_reset
 
 
 @contextmanager
@@ -264,7 +297,10 @@ def _timed_fetchers(making: _Making, watcher: Watcher) -> Iterator[None]:
                 watcher.sampling.allow()
             ring, times, _ = making.found
             worker = 0 if info is None else info.id
-            fetcher._lane, fetcher._sampling = Lane(ring, worker), Sampling(times, worker, fetcher.dataset)
+            fetcher._lane, fetcher._sampling = (
+                Lane(ring, worker, fetcher.dataset),
+                Sampling(times, worker, fetcher.dataset),
+            )
             fetcher.collate_fn = fetcher._lane.collating(fetcher.collate_fn)
 
     def timed(old: Callable[..., Any]) -> Callable[..., Any]:
