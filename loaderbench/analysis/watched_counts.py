@@ -60,12 +60,17 @@ def _delivery(replays: Replays, seen: WatchedFacts) -> Iterator[Detail]:
     known, stages = seen.loaders[0].delivered, replays.fitted.real
     if known is None or not stages.workers or known.objects < max(MANY_OBJECTS, 2 * known.joined):
         return
-    part, one = known.joined / known.objects, stages.batches
-    take_s = float(one.take.mean())
-    less = one.take * (1.0 - part)
-    edited = Edited(stages.with_(take=one.take - less, send=one.send * part, cpu=(one.cpu - 2.0 * less).clip(0)))
-    figures: dict[str, Json] = {"objects": known.objects, "joined": known.joined, "seconds": take_s}
-    yield _detail("prep", "delivery", _replayed(replays, replays.step_s(edited)), float(less.mean()), figures)
+    if stages.late is None:
+        return
+    part, cpu = known.joined / known.objects, stages.batches.cpu
+    less = stages.late * (1.0 - part)
+    now = stages.with_(take=stages.late, send=0.0)
+    then = now.with_(
+        take=stages.late - less, cpu=(cpu - 2.0 * less).clip(0)
+    )  # a worker serves what the script receives
+    figures: dict[str, Json] = {"objects": known.objects, "joined": known.joined, "seconds": float(stages.late.mean())}
+    gain = _replayed(replays, replays.step_s(Edited(then, against=now)))
+    yield _detail("prep", "delivery", gain, float(less.mean()), figures)
 
 
 # -- processors --------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ take over, too many threads, shared memory that runs out, a first epoch unlike t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -20,6 +21,9 @@ SETTLES = 0.3
 """Of the readings of a process, the first part is left out: what it needs is loaded."""
 MUCH_BYTES, MUCH_PART = 8 << 20, 0.02
 """Growth over 1,000 batches that is told: both, the part being of the memory held."""
+FEW_READINGS, MUCH_GROWN_BYTES, MUCH_GROWN, FALLS = 3, 32 << 20, 0.25, 0.1
+"""Growth within an epoch that is told of so few readings: both, the part being of the first one; and what it may fall
+between two of them, as a part of it."""
 LONG_WAIT = 3.0
 """A wait counts as long beyond so many times the median one, and a tenth of a step."""
 IN_TURN, LEAST_LONG = 0.7, 8
@@ -59,11 +63,17 @@ def _memory(readings: Sequence[WatchedMemory], available: int | None) -> Iterato
     own = growth([(one.batch, one.script_bytes) for one in readings])
     if own is not None:
         yield Reason("memory_grows", {"of": "script", "bytes": own, "batches": 1000})
-    theirs = workers_growth(readings)
-    if theirs is not None:
-        full = None if available is None else available / theirs * 1000
-        details: dict[str, Json] = {"of": "workers" if full is None else "workers_full", "bytes": theirs}
-        yield Reason("memory_grows", {**details, "batches": 1000, "full": full})
+    steady, found = workers_growth(readings), private_growth(readings)
+    theirs = steady if steady is not None or found is None else found.per_1000
+    if theirs is None:
+        return
+    details: dict[str, Json] = {"of": "workers", "bytes": theirs, "batches": 1000}
+    if available is not None and (steady is not None or (found is not None and found.goes_on)):
+        details |= {"of": "workers_full", "full": available / theirs * 1000}
+    if found is not None:
+        details |= {"first": found.first, "last": found.last}
+        details["of"] = f"{details['of']}_from"
+    yield Reason("memory_grows", details)
 
 
 def growth(points: Sequence[tuple[int, int]]) -> float | None:
@@ -94,6 +104,38 @@ def workers_growth(readings: Sequence[WatchedMemory]) -> float | None:
             found.append(growth(points))
     known = [one for one in found if one is not None]
     return float(np.median(known)) if known and len(known) > len(found) / 2 else None
+
+
+@dataclass(frozen=True)
+class Grown:
+    """Private memory of workers that grew within an epoch, in bytes."""
+
+    first: int
+    last: int
+    per_1000: float
+    """In 1,000 batches, while it grew."""
+    goes_on: bool
+    """It still grew at the end."""
+
+
+def private_growth(readings: Sequence[WatchedMemory]) -> Grown | None:
+    """Of the epoch in which they grew most, also where they stop growing: each page is copied once. None where it is
+    little, or comes and goes."""
+    best: Grown | None = None
+    for _, group in groupby((one for one in readings if one.num_workers), key=lambda one: one.epoch):
+        some = list(group)
+        some = [one for one in some if one.num_workers == some[0].num_workers]
+        values = [one.workers_bytes for one in some]
+        first, last = values[0], values[-1]
+        if len(some) < FEW_READINGS or last - first < max(MUCH_GROWN_BYTES, MUCH_GROWN * first):
+            continue
+        if any(after < before - FALLS * (last - first) for before, after in pairwise(values)):
+            continue
+        full = next(one for one in some if one.workers_bytes >= first + (1 - FALLS) * (last - first))
+        grown = (full.workers_bytes - first) / max(1, full.batch - some[0].batch) * 1000
+        if best is None or last - first > best.last - best.first:
+            best = Grown(first, last, grown, goes_on=full is some[-1])
+    return best
 
 
 # -- the queue -------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ WATCHED_MISSING = (
     Row(
         "shared_memory_small",
         "batches may not fit into /dev/shm: those that are asked for at once need {needed:size}, and {free:size} of "
-        "its {size:size} are free. A worker that finds none left is killed (bus error). Start the container with a larger "
-        "--shm-size (or --ipc=host), or lower prefetch_factor, num_workers or the batch size",
+        "its {size:size} are free. A worker that finds none left is killed (bus error). Start the container with a "
+        "larger --shm-size (or --ipc=host), or lower prefetch_factor, num_workers or the batch size",
         examples=({"needed": 48e6, "free": 32e6, "size": 32e6},),
     ),
     Row("queue_never_full", "its queue was not full after {patience_s:g} s", examples=({"patience_s": 2.0},)),

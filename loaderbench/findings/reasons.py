@@ -194,12 +194,25 @@ WATCHED_NOTES = (
     Row(
         "memory_grows",
         "the memory of {of}",
-        examples=({"of": "script", "bytes": 2e8, "batches": 1000}, {"of": "workers", "bytes": 2e8, "batches": 1000}),
+        examples=(
+            {"of": "script", "bytes": 2e8, "batches": 1000},
+            {"of": "workers", "bytes": 2e8, "batches": 1000},
+            {"of": "workers_full", "bytes": 2e8, "batches": 1000, "full": 8000.0},
+            {"of": "workers_from", "bytes": 2e8, "batches": 1000, "first": 1e8, "last": 4e8},
+            {"of": "workers_full_from", "bytes": 2e8, "batches": 1000, "full": 8e3, "first": 1e8, "last": 4e8},
+        ),
         choices={
             "of": {
                 "script": "the script grows by {bytes:size} per 1,000 batches",
                 "workers": "all its workers together grows by {bytes:size} per 1,000 batches within an epoch (private "
                 "pages: Python objects of the data set, copied as each worker touches them, or a cache). Keep the data "
+                "set's items in arrays, not in lists of objects",
+                "workers_from": "all its workers together grew from {first:size} to {last:size} within an epoch, by "
+                "{bytes:size} per 1,000 batches while it grew (private pages: Python objects of the data set, copied "
+                "as each worker touches them, or a cache). Keep the data set's items in arrays, not in lists of objects",
+                "workers_full_from": "all its workers together grew from {first:size} to {last:size} within an epoch, "
+                "by {bytes:size} per 1,000 batches (private pages: Python objects of the data set, copied as each "
+                "worker touches them, or a cache); no memory is left after {full:,.0f} more batches. Keep the data "
                 "set's items in arrays, not in lists of objects",
                 "workers_full": "all its workers together grows by {bytes:size} per 1,000 batches within an epoch "
                 "(private pages: Python objects of the data set, copied as each worker touches them, or a cache), and "

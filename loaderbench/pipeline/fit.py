@@ -191,6 +191,14 @@ def _mean_span_s(recording: Recording) -> float:
     return float((rows[:, SPAN["ready_ns"]] - rows[:, SPAN["start_ns"]]).mean()) * NS
 
 
+def _late_s(one: Segment) -> Times:
+    """From when each batch was ready and asked for until the host had it."""
+    assert one.spans is not None
+    called, returned = one.steps[:, STEP["called_ns"]], one.steps[:, STEP["returned_ns"]]
+    made = np.maximum.accumulate(one.spans[: len(one.steps), SPAN["ready_ns"]])
+    return np.asarray((returned - np.maximum(called, made)).clip(0) * NS)
+
+
 LEAST_PART = 0.25
 """Of an even part of the batches, that a worker gives which counts as one."""
 
@@ -282,7 +290,7 @@ class _Fit:
         windows = self.recording.of(arm)
         opaque = all(one.spans is None for one in windows) and arm not in FED
         uneven = self.uneven if arm.touches_storage else replace(self.uneven, standstill=None, pauses=None)
-        parts, numbers, inside, window_s, steps, by = [], [], [], [], [], []
+        parts, numbers, inside, window_s, steps, by, late = [], [], [], [], [], [], []
         for number, one in enumerate(windows):
             first = max(1, one.num_warmup)
             if len(one.steps) <= first:
@@ -294,6 +302,7 @@ class _Fit:
             parts.append(columns.at(np.arange(used, len(one.steps))))
             if one.spans is not None:
                 by.append(one.spans[used : len(one.steps), SPAN["worker"]])
+                late.append(_late_s(one)[used:])
             numbers.append(np.full(len(one.steps) - used, number))
             inside.append(np.arange(used, len(one.steps)) >= first)
             end = "done_ns" if one.steps[-1, STEP["done_ns"]] >= 0 else "returned_ns"
@@ -310,6 +319,7 @@ class _Fit:
             float((taken * steps).sum() / sum(steps)), self.processors,
             standstill=uneven.standstill, opaque=opaque,
             worker=np.concatenate(by) if len(by) == len(parts) else None,
+            late=np.concatenate(late) if len(late) == len(parts) else None,
         )  # fmt: skip
 
     def _columns(self, one: Segment, uneven: Uneven, *, opaque: bool) -> Batches:
@@ -372,7 +382,7 @@ class _Fit:
         """(send, take, hand) of each batch."""
         called, returned = one.steps[:, STEP["called_ns"]], one.steps[:, STEP["returned_ns"]]
         made = np.maximum.accumulate(ready) if self.workers else ready
-        late = (returned - np.maximum(called, made)).clip(0) * NS
+        late = _late_s(one)
         nothing = np.zeros(len(late))
         if not self.workers:
             return nothing, late, nothing

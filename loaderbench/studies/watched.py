@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from signal import SIGBUS, SIGKILL
 
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
@@ -32,12 +33,27 @@ from loaderbench.watching.watcher import Watcher
 def ended_early(watcher: Watcher, failed: str, *, is_judged: bool) -> str:
     """What to say of a script that an error ended. `failed`: the error's class. `is_judged`: a verdict follows."""
     num = sum(one.num_batches for one in watcher.seen.values())
-    taken = f"the script failed ({failed}) after {num} batch{'es' * (num != 1)}"
+    taken = f"the script failed ({failed}) after {num} batch{'es' * (num != 1)}{_killed(watcher)}"
     if is_judged:
         return f"{taken}; the result covers those"
     if any(one.num_iterators for one in watcher.seen.values()):
         return f"{taken}, too few for a verdict"
     return f"the script failed ({failed}) before it iterated a watched loader"
+
+
+def _killed(watcher: Watcher) -> str:
+    """`; worker 0 was killed by signal 9 (…)`, of the loader that gave the last batch; empty if none was."""
+    queue = None if watcher.active is None else watcher.active.queue
+    found = [] if queue is None else queue.killed()
+    if not found:
+        return ""
+    number, signal = found[0]
+    why = ""
+    if signal == SIGKILL:
+        why = " (the kernel does so when memory runs out)"
+    elif signal == SIGBUS:
+        why = " (/dev/shm is full: raise --shm-size)"
+    return f"; worker {number} was killed by signal {signal}{why}"
 
 
 def nothing_seen(watcher: Watcher, *, started_processes: bool = False) -> str:

@@ -56,6 +56,11 @@ class DataLoaderQueue:
         missing = sum(len(task) == 1 and works[task[0]] for task in iterator._task_info.values())
         return bool(iterator._data_queue.qsize() >= missing)
 
+    def killed(self) -> list[tuple[int, int]]:
+        """(number, signal) of the workers that a signal ended."""
+        workers = enumerate(getattr(self._reference(), "_workers", []))
+        return [(number, -one.exitcode) for number, one in workers if (one.exitcode or 0) < 0]
+
     def pids(self) -> list[int]:
         workers = getattr(self._reference(), "_workers", [])
         return [process.pid for process in workers if process.pid is not None]

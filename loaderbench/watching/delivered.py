@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 from loaderbench.findings.table import words
-from loaderbench.machine import shm_bytes
 from loaderbench.originals import os
 from loaderbench.recording.facts import WatchedDelivery
 
@@ -58,11 +56,13 @@ def room_needed(shared_bytes: int, depth: int) -> int:
     return shared_bytes * (depth + 1)
 
 
-def warn_of_shared_memory(shared_bytes: int, depth: int) -> None:
-    """Say on stderr that the batches will not fit into /dev/shm, before a worker is killed for it (SIGBUS)."""
-    room = shm_bytes()
+def warn_of_shared_memory(shared_bytes: int, depth: int, room: tuple[int, int] | None) -> None:
+    """Say on stderr that the batches will not fit into /dev/shm, before a worker is killed for it (SIGBUS).
+
+    Args:
+        room: its (size, free) before the first batch.
+    """
     if room is None or room_needed(shared_bytes, depth) <= room[1]:
         return
-    sys.stderr.flush()
     text = words("shared_memory_small", {"needed": room_needed(shared_bytes, depth), "free": room[1], "size": room[0]})
     os.write(2, f"loaderbench: {text}\n".encode())

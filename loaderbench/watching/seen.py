@@ -145,6 +145,10 @@ class Queue(Protocol):
 
     def is_full(self) -> bool: ...
 
+    def killed(self) -> list[tuple[int, int]]:
+        """(number, signal) of the processes that a signal ended."""
+        ...
+
     def pids(self) -> list[int]:
         """Of the processes that fill it."""
         ...

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.machine import shm_bytes
 from loaderbench.originals import time
 from loaderbench.recording.facts import SPAN, SPAN_FIELDS, Table, WatchedDelivery
 from loaderbench.samplers.connections import Address, stores_of
@@ -230,7 +231,7 @@ class Lane:
             found = delivery_of(batch)
             ring.note_delivery(self._worker, found.objects, found.joined, found.shared_bytes)
             if self._num == 0 and self._worker == 0:
-                warn_of_shared_memory(found.shared_bytes, ring.depth)
+                warn_of_shared_memory(found.shared_bytes, ring.depth, ring.room)
         self._num += 1
         if ring.samples is not None:
             ring.samples.add(self._worker, samples, made_ns)

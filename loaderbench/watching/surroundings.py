@@ -10,8 +10,10 @@ from loaderbench.machine import shm_bytes
 from loaderbench.originals import os, time
 from loaderbench.recording.facts import WatchedMemory, WatchedShared
 
-EVERY_S, COSTS = 0.5, 500
-"""Between two readings: so long at least, and so many times as long as one takes."""
+EVERY_S = 0.5
+FIRST_READINGS, FIRST_COSTS, COSTS = 16, 60, 500
+"""Between two readings: EVERY_S at least, and so many times the processor time of one, for the first ones fewer: the
+kernel goes through all pages of a worker."""
 MOST_READINGS = 400
 """Of which every second one is dropped when there are more, and fewer are taken from then on."""
 PAGE = os.sysconf("SC_PAGESIZE")
@@ -30,15 +32,16 @@ class Surroundings:
     def look(self, batch: int, epoch: int, workers: Sequence[int]) -> None:
         """After so many batches of the loader, in its epoch of this number; `workers`: their processes."""
         now = time.monotonic()
-        if now - self._last < max(self._every_s, COSTS * self._cost_s):
+        costs = FIRST_COSTS if len(self.readings) < FIRST_READINGS else COSTS
+        if now - self._last < max(self._every_s, costs * self._cost_s):
             return
-        self._last = now
+        self._last, begun = now, time.thread_time()
         own = resident_bytes(os.getpid())
         if own is not None:
             theirs = [one for pid in workers if (one := private_bytes(pid)) is not None]
             self.readings.append(WatchedMemory(batch, epoch, own, sum(theirs), len(theirs)))
         self.workers_cpus = _cpus_of(workers) or self.workers_cpus
-        self._cost_s = time.monotonic() - now
+        self._cost_s = time.thread_time() - begun
         if len(self.readings) > MOST_READINGS:
             self.readings, self._every_s = self.readings[::2], 2 * self._every_s
         room = shm_bytes()
