@@ -30,6 +30,8 @@ MANY_OBJECTS = 16
 """Of a batch: from there on joining them is worth a look."""
 SLOWER, LEAST_BATCHES = 1.5, 8
 """A worker counts as slow if its batches take so many times as long as the others', each by so many batches."""
+MUCH_SLOWER, STRAGGLERS = 3.0, 0.15
+"""A batch is a straggler beyond so many times the median one; the part of the workers' time that is beyond."""
 EVEN_PART = 0.5
 """Of an even part of the batches: a worker that gives fewer has too little to do."""
 EPOCHS_STREAM, NUM_DRAWS = 41, 200
@@ -81,8 +83,9 @@ def _affinity(replays: Replays, seen: WatchedFacts) -> Iterator[Detail]:
     known, stages = seen.affinity, replays.fitted.real
     if known is None or known.allowed >= known.machine:
         return
-    processors = stages.processors * known.machine / known.allowed
-    edited = Edited(replace(stages, processors=processors))
+    more = known.machine / known.allowed
+    one, spared = stages.batches, stages.batches.queue * (1.0 - 1.0 / more)  # others share the processors, too
+    edited = Edited(replace(stages, processors=stages.processors * more).with_(prep=(one.prep - spared).clip(0)))
     figures: dict[str, Json] = {"allowed": known.allowed, "cpus": known.machine}
     yield _detail("contention", "affinity", _replayed(replays, replays.step_s(edited)), 0.0, figures)
 
@@ -113,10 +116,15 @@ def _workers(replays: Replays, seen: WatchedFacts) -> Iterator[Detail]:
         ))  # fmt: skip
         figures = {"idle": 0, "workers": main.workers, "slow": worker, "times": times}
         yield _detail("prep", "one_worker", _replayed(replays, replays.step_s(edited)), 0.0, figures)
-    elif seen.settings.in_order:
-        work = stages.batches.read + stages.batches.prep
+    elif seen.settings.in_order and _has_stragglers(work := stages.batches.read + stages.batches.prep):
         figures = {"slowest_s": float(np.percentile(work, 99)), "median_s": float(np.median(work))}
         yield _detail("prep", "order", _replayed(replays, unordered_step_s(stages, replays.order)), 0.0, figures)
+
+
+def _has_stragglers(work: Times) -> bool:
+    """Whether a good part of the workers' time goes to a few batches that are much slower than most."""
+    beyond = (work - MUCH_SLOWER * np.median(work)).clip(0)
+    return float(beyond.sum()) >= STRAGGLERS * float(work.sum())
 
 
 def _slow_worker(stages: Stages, workers: int) -> tuple[int, float, NDArray[np.bool_]] | None:

@@ -209,7 +209,8 @@ WATCHED_NOTES = (
                 "set's items in arrays, not in lists of objects",
                 "workers_from": "all its workers together grew from {first:size} to {last:size} within an epoch, by "
                 "{bytes:size} per 1,000 batches while it grew (private pages: Python objects of the data set, copied "
-                "as each worker touches them, or a cache). Keep the data set's items in arrays, not in lists of objects",
+                "as each worker touches them, or a cache). Keep the data set's items in arrays, not in lists of "
+                "objects",
                 "workers_full_from": "all its workers together grew from {first:size} to {last:size} within an epoch, "
                 "by {bytes:size} per 1,000 batches (private pages: Python objects of the data set, copied as each "
                 "worker touches them, or a cache); no memory is left after {full:,.0f} more batches. Keep the data "

@@ -4,7 +4,9 @@ Each worker has its share of the batches that are asked for; the host takes the 
 is asked for the next one.
 
     taken  = max(host, ready of the first of all workers + send)
-    start  = max(free[worker], taken) + hand;   ready = max(start + read + prep, cores);   cores as in `replay`
+    start  = max(free[worker], taken) + hand;   ready = start + read + prep
+
+A step takes no less than its CPU seconds ÷ the processors.
 """
 
 from __future__ import annotations
@@ -27,14 +29,11 @@ def unordered_step_s(stages: Stages, order: Order) -> Times:
     lanes = np.arange(draws)
     ready = np.full((draws, workers, ahead), np.inf)  # of each worker, as a ring: those that are asked for
     head, arrives = np.zeros((draws, workers), dtype=np.int64), np.full((draws, workers), np.inf)
-    free, cores, host, last = np.zeros((draws, workers)), np.zeros(draws), np.zeros(draws), np.zeros(draws)
+    free, host, last = np.zeros((draws, workers)), np.zeros(draws), np.zeros(draws)
     done = np.zeros((num, draws))
 
     def ask(row: int, worker: NDArray[np.int64], slot: NDArray[np.int64], now: Times) -> None:
-        nonlocal cores
-        start = np.maximum(free[lanes, worker], now) + hand[row]
-        cores = np.maximum(cores, start) + cpu[row]
-        made = np.maximum(start + work[row], cores)
+        made = np.maximum(free[lanes, worker], now) + hand[row] + work[row]
         free[lanes, worker] = made
         ready[lanes, worker, slot] = made + send[row]
 
@@ -53,4 +52,5 @@ def unordered_step_s(stages: Stages, order: Order) -> Times:
         done[step] = last
         host = np.maximum(issued, done[step - in_flight]) if step >= in_flight else issued
     counted = order.counted
-    return np.asarray((done[-1] - done[num - 1 - counted, lanes]) / counted)
+    paced_s = (done[-1] - done[num - 1 - counted, lanes]) / counted
+    return np.asarray(np.maximum(paced_s, cpu.mean(axis=0)))

@@ -48,6 +48,8 @@ class SpanRing:
     def __init__(self, workers: int, depth: int = 0, *, iterable: bool = False) -> None:
         """`depth`: batches that are asked for at once. `iterable`: its data set has an order of its own."""
         self.workers, self.depth = max(1, workers), depth
+        self.room = shm_bytes() if depth else None
+        """(size, free) of /dev/shm before the first batch."""
         self.samples = SampleMarks(workers) if workers > 1 and iterable else None
         self.random = RandomMarks(workers) if workers > 1 and not iterable else None
         size = NEXT + self.workers * (NEXT + PEERS * PEER + SLOTS * len(ROW))
