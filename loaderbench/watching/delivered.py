@@ -11,8 +11,8 @@ from loaderbench.recording.facts import WatchedDelivery
 
 MOST_PARTS, MOST_LEVELS = 20_000, 8
 """Of a batch that are looked at."""
-FEWER = 2
-"""Joining by field is worth it from so many times fewer objects on; else like shapes are joined."""
+FEWER, MANY = 2, 16
+"""Joining by field is worth it from so many times fewer objects on; else like shapes are joined, of so many objects."""
 
 
 def delivery_of(batch: Any) -> WatchedDelivery:
@@ -25,7 +25,8 @@ def delivery_of(batch: Any) -> WatchedDelivery:
         shapes.add((str(part.dtype), tuple(part.shape[1:])))
         if hasattr(part, "element_size"):
             shared += int(part.element_size()) * int(part.nelement())
-    joined = len(fields) if len(fields) * FEWER <= num else min(len(fields), len(shapes))
+    by_field = len(fields) * FEWER <= num or num < MANY
+    joined = len(fields) if by_field else min(len(fields), len(shapes))
     return WatchedDelivery(num, max(1, joined), shared)
 
 

@@ -35,3 +35,14 @@ def burn(seconds: float) -> None:
     until = time.thread_time() + seconds
     while time.thread_time() < until:
         pass
+
+
+def whole() -> float:
+    """When the script began, of one whose epochs are timed with their starts."""
+    return time.perf_counter()
+
+
+def say_whole(begun: float, num: int) -> None:
+    """The time of the whole script, by its steps."""
+    took = (time.perf_counter() - begun) / num
+    print("TIMED " + json.dumps({"seconds_per_step": took, "losses_and_order": str(num)}))
