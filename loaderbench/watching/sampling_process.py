@@ -24,9 +24,9 @@ from loaderbench.samplers.thread_states import ThreadFiles
 
 PER_S = 40.0
 """Samples a second at first; the interval of a share of half the time is ± 5 points after 10 s."""
-MOST = 1600
+MOST = 600
 """After so many they come the more seldom the longer the script runs, and weigh as much more."""
-WORKERS_AT_ONCE = 2
+WORKERS_AT_ONCE = 1
 """Of more workers these many are sampled each time, drawn at random, and weigh as much more."""
 REPORT_S = 1.0
 

@@ -41,7 +41,7 @@ NEXT = frame(LOADER, "_BaseDataLoaderIter.__next__")
           frame(LOADER, "_MultiProcessingDataLoaderIter._reset"), MAIN], "sampler_start", 3),
         ([frame("/home/me/m.py", "forward", 4), MAIN], "step", 4),
         ([frame("/home/me/m.py", "Trainer.save_checkpoint", 4), MAIN], "checkpoint", 4),
-        ([frame("/v/site-packages/torch/serialization.py", "save"), frame("/home/me/m.py", "main", 5), MAIN],
+        ([frame("/v/site-packages/torch/serialization.py", "_save"), frame("/home/me/m.py", "main", 5), MAIN],
          "checkpoint", 5),
         ([frame("/home/me/m.py", "evaluate", 6), MAIN], "validation", 6),
         ([frame("/v/site-packages/torch/_dynamo/convert_frame.py", "compile"), frame("/home/me/m.py", "main", 5), MAIN],
