@@ -51,7 +51,7 @@ _FOLDERS = (
     ("compile", ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/", "torch/jit/", "triton/compiler/")),
     ("checkpoint", ("torch/distributed/checkpoint/",)),
     ("logging", ("/logging/__init__.py", "tensorboard", "/wandb/", "/mlflow/", "/tqdm/", "torch/utils/tensorboard/")),
-    ("collective", ("torch/distributed/distributed_c10d.py",)),
+    ("collective", ("torch/distributed/distributed_c10d",)),
 )
 _NAMES = (
     ("validation", ("validat", "evaluat", "eval_", "_eval", "run_eval", "test_epoch")),
