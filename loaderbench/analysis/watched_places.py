@@ -26,10 +26,10 @@ from loaderbench.recording.record import CauseDetail, Estimate, Removable, Share
 from loaderbench.recording.thread_samples import Place, Role, State
 
 PAUSES: Mapping[str, CauseDetail] = {
-    "checkpoint": "checkpoint", "validation": "validation", "logging": "logging", "compile": "compile", "sync": "sync",
-    "collective": "collective",
+    "checkpoint": "checkpoint", "validation": "validation", "logging": "logging", "compile": "compile",
 }  # fmt: skip
-"""Part of the script's own step → the word of the verdict."""
+"""Part of the script's own step → the word of the verdict. What a synchronizing call or a collective waits for has to
+be done anyway: it is no time that would be saved."""
 WAITING: tuple[State, ...] = ("file", "socket", "fault", "lock", "sleep", "pipe", "other", "gpu", "gil")
 HELD_BY_LOCK = 0.25
 """Of a worker's time: from there on a lock around the data set's code is what it waits for, whatever the code within
@@ -159,17 +159,21 @@ class _Names:
         others = self.looks.of("other")
         mine = others.in_states(WORKING)
         mine &= np.array([self._is_scripts(number) for number in others.samples.thread[others.rows]], dtype=bool)
-        where = _where(others, mine, "other") if mine.any() else None
+        users = mine & others.where(lambda place: place.owner == "user")
+        where = _where(others, users if users.any() else mine, "other") if mine.any() else None
         both = taken + worked
         if where is None or not both.value > 0:
             return
         waited_s, step_s = self.looks.phases
-        ran_s = self.looks.step_s * others.part(mine) * len(others) / max(1, len(self.looks.consumer))
+        ran_s = self.looks.step_s * others.part(mine & others.in_states(["running"]))
+        ran_s *= float(others.weight.sum() / self.looks.of("consumer").weight.sum())
 
         def without(part: float) -> Edited:
-            """What the script's thread takes over waits as it does; so does the thread that sends its requests."""
+            """The threads that send requests and batches wait for the GIL, too; without workers, the loader does."""
             in_next = min(1.0, part * taken.value / max(waited_s, 1e-12))
-            less = {name: in_next * self._mean_s(name) for name in ("take", "send", "hand")}
+            alone = ("take",) if self.stages.workers else ("take", "read", "prep")
+            less = {name: in_next * self._mean_s(name) for name in alone}
+            less |= {name: self._mean_s(name) for name in ("send", "hand")}
             in_step = min(1.0, part * worked.value / max(step_s, 1e-12))
             return self._shorter({**less, "issue": in_step * self._mean_s("issue")}, ran_s)
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from loaderbench.originals import os, time
 from loaderbench.recording.thread_samples import ThreadSamples
-from loaderbench.samplers.places import is_users
 from loaderbench.watching.iterator import Watched, samples_of
+from loaderbench.watching.places import is_users
 from loaderbench.watching.seen import Source
 from loaderbench.watching.spans import Lane, SpanRing
 from loaderbench.watching.tracebacks import unseen

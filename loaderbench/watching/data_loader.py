@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from loaderbench.findings.table import words
 from loaderbench.originals import os, time
@@ -32,6 +32,8 @@ NOTICED = "_loaderbench_noticed"
 """Of a loader."""
 RING = "_loaderbench_ring"
 """Of an iterator: where its workers write, for as long as they live."""
+NUM_PROCESS = 3
+"""Arguments of the method that takes a batch from a worker, where it is given the worker (PyTorch 2.6 and later)."""
 MOST_TIMED = 64
 """Iterators of a loader whose transforms' times are kept: each is memory that their workers share."""
 
@@ -196,12 +198,8 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
     gets what notices one more class of them, with an `__iter__` of its own, and gives what undoes that."""
     import torch.utils.data.dataloader as home
 
-    owner, making = os.getpid(), _Making()
-    base: Any = home._BaseDataLoaderIter
-    several: Any = home._MultiProcessingDataLoaderIter
-    old_next, old_index, old_process = base.__next__, base._next_index, several._process_data
-    old_init, old_reset = base.__init__, base._reset
-    names_workers = old_process.__code__.co_argcount > 2
+    owner, making, base = os.getpid(), _Making(), cast(Any, home._BaseDataLoaderIter)
+    old_next, old_index = base.__next__, base._next_index
 
     def make(old_iter: Callable[[Any], Any], loader: Any) -> Any:
         if os.getpid() != owner:
@@ -222,16 +220,15 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
             making.found = None
             getattr(kept, "__dict__", {}).pop("_next_index", None)
         queue = DataLoaderQueue(iterator) if loader.num_workers else None
-        tells = made and (getattr(loader, "in_order", True) or names_workers)  # else no batch tells who made it
+        tells = made and (getattr(loader, "in_order", True) or _names_workers())  # else no batch tells who made it
         of_it = source_of(loader), begun, ring if tells else None, made, queue
         watched = watcher.opened(*of_it, loader.dataset, loader)
         setattr(iterator, MARK, watched)
         setattr(iterator, RING, ring)
-        if watched is not None and watcher.sampling is not None and queue is not None:
-            watcher.sampling.workers(queue.pids(), watcher.number_of(watched.seen.source))
         if watched is not None:
             watched.seen.starts[-1].sampler_ns = making.sampler_ns
             _note(watched.seen, loader, None if kept is not None else times)
+            watcher.has_workers(watched.seen, [] if queue is None else queue.pids())
         return iterator
 
     @unseen
@@ -241,47 +238,79 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
             return old_next(iterator)
         return watched.step(old_next, iterator)
 
+    notice = partial(_made_by, make)
+    back, base.__next__, base._next_index = (
+        notice(home.DataLoader), step, _timed_index(old_index, watcher, making),
+    )  # fmt: skip
+    try:
+        with _timed_fetchers(making, watcher), _timed_starts(making), closed_ones_counted():
+            yield notice
+    finally:
+        back()
+        base.__next__, base._next_index = old_next, old_index
+
+
+def _timed_index(old: Callable[[Any], Any], watcher: Watcher, making: _Making) -> Callable[[Any], Any]:
+    """What gives the indices of a batch: its time is the sampler's, but for the first batches of an iterator."""
+    owner = os.getpid()
+
+    @unseen
     def index(iterator: Any) -> Any:
         watched, begun = iterator.__dict__.get(MARK), time.perf_counter_ns()
-        found, shadow = old_index(iterator), watcher.shadow
+        found, shadow = old(iterator), watcher.shadow
         if watched is not None and watched.num_batches and making.found is None:
-            watched.seen.index_ns += time.perf_counter_ns() - begun
-            watched.seen.num_indexed += 1
+            watched.seen.gave_indices(time.perf_counter_ns() - begun)
         if making.found is not None:
             making.sampler_ns += time.perf_counter_ns() - begun
         if shadow is not None and shadow.is_over(iterator._dataset) and os.getpid() == owner:
             shadow.took(found)
         return found
 
-    def begun_by(old: Callable[..., Any]) -> Callable[..., Any]:
-        """With the time of asking the sampler for its iterator, which some samplers do all their work in."""
+    return index
 
+
+def _names_workers() -> bool:
+    """Whether this PyTorch says which worker a batch is from."""
+    import torch.utils.data.dataloader as home
+
+    return home._MultiProcessingDataLoaderIter._process_data.__name__ == _OF_WORKER
+
+
+_OF_WORKER = "process_of_worker"
+
+
+@contextmanager
+def _timed_starts(making: _Making) -> Iterator[None]:
+    """Note what a sampler takes to begin, which some do all their work in, and the worker of each batch."""
+    import torch.utils.data.dataloader as home
+
+    base, several = cast(Any, home._BaseDataLoaderIter), cast(Any, home._MultiProcessingDataLoaderIter)
+    old_init, old_reset, old_process = base.__init__, base._reset, several._process_data
+
+    def timed(old: Callable[..., Any]) -> Callable[..., Any]:
         @unseen
-        def begin(iterator: Any, *arguments: Any) -> None:
+        def begin(iterator: Any, *arguments: Any, **named: Any) -> None:
             begun = time.perf_counter_ns()
-            old(iterator, *arguments)
+            old(iterator, *arguments, **named)
             if making.found is not None:
                 making.sampler_ns += time.perf_counter_ns() - begun
 
         return begin
 
     @unseen
-    def process(iterator: Any, data: Any, *worker: int) -> Any:
+    def process_of_worker(iterator: Any, data: Any, worker: int) -> Any:
         watched = iterator.__dict__.get(MARK)
-        if watched is not None and worker:
-            watched.by.append(worker[0])
-        return old_process(iterator, data, *worker)
+        if watched is not None:
+            watched.by.append(worker)
+        return old_process(iterator, data, worker)
 
-    notice = partial(_made_by, make)
-    back, base.__next__, base._next_index = notice(home.DataLoader), step, index
-    several._process_data, base.__init__, base._reset = process, begun_by(old_init), begun_by(old_reset)
+    base.__init__, base._reset = timed(old_init), timed(old_reset)
+    if old_process.__code__.co_argcount == NUM_PROCESS:
+        several._process_data = process_of_worker
     try:
-        with _timed_fetchers(making, watcher), closed_ones_counted():
-            yield notice
+        yield
     finally:
-        back()
-        base.__next__, base._next_index, several._process_data = old_next, old_index, old_process
-        base.__init__, base._reset = old_init, old_reset
+        base.__init__, base._reset, several._process_data = old_init, old_reset, old_process
 
 
 @contextmanager

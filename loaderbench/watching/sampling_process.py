@@ -18,15 +18,15 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from loaderbench.samplers.places import Spot, spot_of
 from loaderbench.samplers.stacks import CannotLearn, Frame, Process, PythonThread, learn
 from loaderbench.samplers.thread_states import ThreadFiles
+from loaderbench.watching.places import Spot, spot_of
 
 PER_S = 40.0
 """Samples a second at first; the interval of a share of half the time is ± 5 points after 10 s."""
-MOST = 1600
+MOST = 600
 """After so many they come the more seldom the longer the script runs, and weigh as much more."""
-WORKERS_AT_ONCE = 2
+WORKERS_AT_ONCE = 1
 """Of more workers these many are sampled each time, drawn at random, and weigh as much more."""
 REPORT_S = 1.0
 

@@ -24,13 +24,12 @@ def stages_of(work: np.ndarray, issue_s: float, workers: int, ahead: int, cpu: f
 def simulated(work: np.ndarray, issue_s: float, workers: int, ahead: int) -> list[float]:
     """When each step is done: workers with queues of their own, the host takes what is ready first."""
     queues: list[list[float]] = [[] for _ in range(workers)]  # when each was asked
-    busy, ready, given = [False] * workers, [], 0  # (when, worker) of what workers work on and have made
-    events: list[tuple[float, int]] = []
-    stock: list[tuple[float, int]] = []
+    busy, given = [False] * workers, 0
+    events: list[tuple[float, int]] = []  # (when, worker) of what workers work on
+    stock: list[tuple[float, int]] = []  # and have made
     done, now = [], 0.0
 
     def begin(worker: int, at: float) -> None:
-        nonlocal given
         if queues[worker] and not busy[worker]:
             queues[worker].pop(0)
             busy[worker] = True

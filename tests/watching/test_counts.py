@@ -36,7 +36,7 @@ def test_objects_are_counted_by_sample_and_by_field() -> None:
         ([torch.zeros(4), torch.zeros(4)], 2, 2),  # an input and its label
         ([torch.zeros(number) for number in range(1, 40)], 39, 1),  # samples of unlike lengths
         ({f"column {number}": np.zeros(64) for number in range(200)}, 200, 1),  # like columns
-        (namedtuple("Pair", "x y")([torch.zeros(1)] * 8, [torch.zeros(1)] * 8), 16, 2),  # noqa: PYI024
+        (namedtuple("Pair", "x y")([torch.zeros(1)] * 8, [torch.zeros(1)] * 8), 16, 2),
         ("no array", 0, 1),
     ],
 )

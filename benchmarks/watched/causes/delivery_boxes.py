@@ -1,4 +1,4 @@
-"""cause: prep delivery. Detection targets: a batch is a list of dictionaries of small tensors, as many as samples times fields."""
+"""cause: prep delivery. Detection targets as a list of dictionaries of small tensors."""
 
 import torch
 from common import FIXED, Stopwatch, burn
@@ -12,7 +12,9 @@ class Detections(Dataset):
         return 1_000_000
 
     def __getitem__(self, i):
-        return torch.full((3, 32, 32), i % 7, dtype=torch.uint8), {field: torch.ones(4, 4) * (i % 9) for field in FIELDS}
+        return torch.full((3, 32, 32), i % 7, dtype=torch.uint8), {
+            field: torch.ones(4, 4) * (i % 9) for field in FIELDS
+        }
 
 
 def collate(samples):
