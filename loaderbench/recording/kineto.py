@@ -336,7 +336,7 @@ class _Text:
     def _go_on(self, message: str, place: int) -> None:
         """Read more text after a value that could not be decoded, unless `message` shows that more text cannot help."""
         if len(self._text) - self._at > MOST_VALUE_CHARS:
-            raise self._damaged(f"a value of more than {MOST_VALUE_CHARS:,} characters", self._at)
+            raise ConfigError(str(self._damaged(f"a value of more than {MOST_VALUE_CHARS:,} characters", self._at)))
         unterminated = message.startswith("Unterminated string")
         if not unterminated and place <= len(self._text) - self._at - LONGEST_WORD:
             raise self._damaged(message, self._at + place)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from loaderbench.findings.figures import duration
 from loaderbench.printable import clean
 from loaderbench.recording.facts import WatchedFacts, WatchedLoader
 from loaderbench.recording.record import Verdict, Where
-from loaderbench.reporting import format as fmt
 
 
 def loader_names(loaders: Sequence[WatchedLoader]) -> list[str]:
@@ -98,9 +98,7 @@ def _first_of_epochs(seen: WatchedFacts) -> str:
     """`1.6 s of an epoch's 2.2 s`, of the epochs after the first."""
     later = [one for one in seen.epochs if one.num_batches][1:]
     starts = sum(one.opening + one.first + (one.stop or 0.0) for one in later) / max(1, len(later))
-    return (
-        f"{fmt.duration(starts)} of an epoch's {fmt.duration(sum(one.seconds for one in later) / max(1, len(later)))}"
-    )
+    return f"{duration(starts)} of an epoch's {duration(sum(one.seconds for one in later) / max(1, len(later)))}"
 
 
 def where_line(where: Where) -> str:
