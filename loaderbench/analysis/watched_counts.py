@@ -67,9 +67,8 @@ def _delivery(replays: Replays, seen: WatchedFacts) -> Iterator[Detail]:
     part, cpu = known.joined / known.objects, stages.batches.cpu
     less = stages.late * (1.0 - part)
     now = stages.with_(take=stages.late, send=0.0)
-    then = now.with_(
-        take=stages.late - less, cpu=(cpu - 2.0 * less).clip(0)
-    )  # a worker serves what the script receives
+    hand = stages.batches.hand * part  # a worker serves what the script receives, and begins its next batch late for it
+    then = now.with_(take=stages.late - less, hand=hand, cpu=(cpu - 2.0 * less).clip(0))
     figures: dict[str, Json] = {"objects": known.objects, "joined": known.joined, "seconds": float(stages.late.mean())}
     gain = _replayed(replays, replays.step_s(Edited(then, against=now)))
     yield _detail("prep", "delivery", gain, float(less.mean()), figures)
@@ -156,7 +155,7 @@ def _of_epochs(seen: WatchedFacts) -> Iterator[Detail]:
     if settings is None or len(epochs) < 2 or any(one.sampler is None for one in epochs):
         return
     later = epochs[1:]
-    starts = [one.opening + one.first + (one.stop or 0.0) for one in later]
+    starts = [one.opening + one.first + (one.stop or 0.0) + (one.first_round or 0.0) for one in later]
     figures: dict[str, Json] = {
         "start_s": float(np.mean(starts)), "epoch_s": float(np.mean([one.seconds for one in later])),
         "sampler_s": float(np.mean([one.sampler or 0.0 for one in later])), "sampler": settings.sampler,
@@ -176,9 +175,15 @@ def workers_start_s(epochs: Sequence[WatchedEpoch], seen: WatchedFacts) -> list[
     again = settings is not None and settings.iterable
     found = []
     for one in epochs:
-        usual = (one.wait - (one.stop or 0.0) + one.step) / max(1, one.num_batches)
+        stop, others = one.stop or 0.0, one.first_round or 0.0
+        num_later = max(1, one.num_batches - main.workers)
+        usual_wait = max(0.0, one.wait - stop - others) / num_later
+        usual = (max(0.0, one.wait - stop - others) + one.step) / max(1, one.num_batches)
         made = one.first_made if again and one.first_made is not None else min(usual * max(1, main.workers), one.first)
-        found.append(max(0.0, one.opening - (one.sampler or 0.0) + (one.stop or 0.0) + max(0.0, one.first - made)))
+        first = max(0.0, one.first - made)
+        if not again:  # the first batches of the other workers come late, too
+            first += max(0.0, others - (main.workers - 1) * usual_wait)
+        found.append(max(0.0, one.opening - (one.sampler or 0.0)) + stop + first)
     return found
 
 

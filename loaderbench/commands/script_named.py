@@ -25,8 +25,6 @@ def script_named(words: Sequence[str], *, as_module: bool) -> tuple[str, list[st
         ConfigError: the words name no script that can be watched here; it says the command that can.
     """
     script, *arguments = words
-    if not script:
-        raise ConfigError("`loaderbench watch` needs a script: SCRIPT [ARGS]…, or -m MODULE")
     if as_module:
         return script, arguments, True
     if not Path(script).is_file() or Path(script).name in LAUNCHERS:

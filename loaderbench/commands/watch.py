@@ -94,8 +94,10 @@ def watch(
     Put loaderbench's options before SCRIPT (or -m MODULE); all later words go to the script.
     loaderbench prints to stderr.
     """
-    script, arguments, as_module = script_named(command or [""], as_module=as_module)
+    if not command or not command[0]:
+        raise ConfigError("`loaderbench watch` needs a script: SCRIPT [ARGS]…, or -m MODULE")
     probes, at_price = _parsed(probes), read("price", Price | None, price)
+    script, arguments, as_module = script_named(command, as_module=as_module)
     from loaderbench.recording.store import Store  # late: refusals come without it
     from loaderbench.reporting.live import WatchLine
     from loaderbench.studies.watch import ScriptWatch

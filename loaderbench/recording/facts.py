@@ -781,6 +781,8 @@ class WatchedEpoch:
     """Of `wait`: the call of next() that ended it, in which workers that do not stay are stopped."""
     first_made: float | None = None
     """Seconds that the first batch took in its worker; None where that is not known."""
+    first_round: float | None = None
+    """Of `wait`: for the first batch of each other worker."""
 
     @property
     def seconds(self) -> float:

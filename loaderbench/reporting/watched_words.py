@@ -97,7 +97,8 @@ def _by_counts(verdict: Verdict, seen: WatchedFacts) -> str | None:
 def _first_of_epochs(seen: WatchedFacts) -> str:
     """`1.6 s of an epoch's 2.2 s`, of the epochs after the first."""
     later = [one for one in seen.epochs if one.num_batches][1:]
-    starts = sum(one.opening + one.first + (one.stop or 0.0) for one in later) / max(1, len(later))
+    parts = ((one.opening, one.first, one.stop or 0.0, one.first_round or 0.0) for one in later)
+    starts = sum(map(sum, parts)) / max(1, len(later))
     return f"{duration(starts)} of an epoch's {duration(sum(one.seconds for one in later) / max(1, len(later)))}"
 
 

@@ -101,6 +101,8 @@ class Watched:
         watcher.taking = None
         returned = time.perf_counter_ns()
         watcher.enter(seen, "step", returned)
+        if 0 < self._batch < self._source.workers:
+            seen.starts[-1].round_ns += returned - called
         num = self._samples_of(batch)
         self._rows.append([called, returned, -1, num, -1])
         seen.num_batches += 1

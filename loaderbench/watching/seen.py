@@ -162,6 +162,8 @@ class Start:
     """Its sampler's own start."""
     stop_ns: int | None = None
     """The call of next() that ended it; None where it was broken off."""
+    round_ns: int = 0
+    """Waiting for the first batch of each worker but one."""
     first_made_s: float | None = None
     """In which its first batch was made in its worker; None where that is not known."""
 
@@ -290,7 +292,18 @@ class Seen:
             start = self.starts[number]
             stop = None if start.stop_ns is None else start.stop_ns / 1e9
             found.append(
-                WatchedEpoch(opening, first, wait, step, after_s, num, start.sampler_ns / 1e9, stop, start.first_made_s)
+                WatchedEpoch(
+                    opening,
+                    first,
+                    wait,
+                    step,
+                    after_s,
+                    num,
+                    start.sampler_ns / 1e9,
+                    stop,
+                    start.first_made_s,
+                    start.round_ns / 1e9,
+                )
             )
         return tuple(found)
 
