@@ -165,6 +165,20 @@ def _of_epochs(seen: WatchedFacts) -> Iterator[Detail]:
         yield _detail("prep", "epoch_start", gain, 0.0, {**figures, "of": "workers"})
     gain = epochs_gain(epochs, [0.0, *(one.sampler or 0.0 for one in later)])
     yield _detail("prep", "epoch_start", gain, 0.0, {**figures, "of": "sampler"})
+    if settings.iterable and main.workers:
+        filled = [first_batch_s(one, main.workers) for one in later]
+        gain = epochs_gain(epochs, [0.0, *filled])
+        yield _detail("prep", "epoch_start", gain, 0.0, {**figures, "of": "first", "first_s": float(np.mean(filled))})
+
+
+def first_batch_s(epoch: WatchedEpoch, workers: int) -> float:
+    """Seconds that the first batches of an epoch take longer to make than others: a shuffle buffer is filled, a list of
+    shards read. 0 where that is not known."""
+    if epoch.first_made is None:
+        return 0.0
+    usual = max(0.0, epoch.wait - (epoch.stop or 0.0) - (epoch.first_round or 0.0)) + epoch.step
+    longer = epoch.first_made - usual / max(1, epoch.num_batches) * workers
+    return max(0.0, min(longer, epoch.first)) + max(0.0, epoch.first_round or 0.0) * (longer > 0)
 
 
 def workers_start_s(epochs: Sequence[WatchedEpoch], seen: WatchedFacts) -> list[float]:

@@ -500,8 +500,8 @@ def with_named(
         code = ADVICE.get(one.word)
         if one.word == "one_worker":
             code = "even_shards" if one.figures["idle"] else "slow_worker"
-        if one.word == "epoch_start" and one.figures["of"] == "sampler":
-            code = "quick_sampler"
+        if one.word == "epoch_start":
+            code = {"sampler": "quick_sampler", "first": "quick_first_batch"}.get(str(one.figures["of"]))
         if code is None or (one.where is None and not one.is_counted) or one.gain.value < WORTH:
             continue
         line = {} if one.where is None else {"line": line_of(one.where), "what": one.word}

@@ -356,6 +356,12 @@ WATCHED_ADVICE = (
         examples=({"sampler": "__main__.Buckets", "sampler_s": 2.0, "epoch_s": 4.5},),
     ),
     Row(
+        "quick_first_batch",
+        "prepare less before the first batch of each epoch (a smaller shuffle buffer, a list of shards that is kept): "
+        "workers take {first_s:duration} longer for it, of an epoch's {epoch_s:duration}",
+        examples=({"first_s": 2.0, "epoch_s": 4.5},),
+    ),
+    Row(
         "use_a_loader",
         "give the work of {line} to a DataLoader with workers: the loop makes its batches itself, one after the other",
         examples=({"line": "train.py:31 get_batch"},),

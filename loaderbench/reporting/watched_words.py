@@ -77,6 +77,8 @@ def _by_counts(verdict: Verdict, seen: WatchedFacts) -> str | None:
             )
         case "epoch_start" if "quick_sampler" in codes:
             return f"The start of each epoch limits this run: {_first_of_epochs(seen)}, most of it the sampler's own."
+        case "epoch_start" if "quick_first_batch" in codes:
+            return f"The start of each epoch limits this run: {_first_of_epochs(seen)}, most of it the first batch."
         case "epoch_start":
             return f"The start of each epoch limits this run: {_first_of_epochs(seen)}, to stop and start its workers."
         case "one_worker" if "slow_worker" in codes:
