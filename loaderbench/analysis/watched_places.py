@@ -15,7 +15,7 @@ import numpy as np
 
 from loaderbench.analysis.advice import Action
 from loaderbench.analysis.model import WORTH
-from loaderbench.analysis.verdict import SURE
+from loaderbench.analysis.verdict import CLEAR, SURE
 from loaderbench.analysis.watched_looks import LEAST_LOOKS, WORKING, Looks, Rows, Seconds, WatchedLooks
 from loaderbench.pipeline.edits import Edited
 from loaderbench.pipeline.gains import Replays
@@ -384,7 +384,8 @@ def named(verdict: Verdict, known: Named | None, held_up_by: str | None) -> Verd
     best = sampled[0] if sampled else None
     verdict = _by_samples(verdict, known, best, held_up_by)
     best = counted[0] if counted else None
-    if best is not None and np.log(best.gain.value) >= EXPLAINS * np.log(max(1.0, _gain_of(verdict))):
+    least = max(CLEAR if verdict.bottleneck == "compute" else 1.0, _gain_of(verdict) ** EXPLAINS)
+    if best is not None and best.gain.value >= least:
         return _with(verdict, best)
     return verdict
 
