@@ -31,7 +31,7 @@ PAUSES: Mapping[str, CauseDetail] = {
 """Part of the script's own step → the word of the verdict. What a synchronizing call or a collective waits for has to
 be done anyway: it is no time that would be saved."""
 WAITING: tuple[State, ...] = ("file", "socket", "fault", "lock", "sleep", "pipe", "other", "gpu", "gil")
-READING: tuple[State, ...] = ("file", "socket", "fault")
+READING: tuple[State, ...] = ("file", "socket", "fault", "pipe", "other")
 READS_LITTLE = 0.05
 """Of the time of making batches: what reads less is not slow by its storage."""
 HELD_BY_LOCK = 0.25
