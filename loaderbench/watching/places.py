@@ -18,7 +18,7 @@ from loaderbench.samplers.stacks import Frame
 from loaderbench.watching.within import is_own
 
 OURS = f"{Path(__file__).parents[1]}{os.sep}"
-MOST_CALLERS = 4
+MOST_CALLERS = 8
 LOADER = f"torch{os.sep}utils{os.sep}data{os.sep}"
 _OF_LOADER = {
     "_BaseDataLoaderIter._next_index": "sampler",
@@ -88,7 +88,7 @@ def spot_of(frames: Sequence[Frame]) -> Spot:
     if own:
         at, frame = inside.index(own[0]), own[0]
         callee = called(frame) or (inside[at - 1].function if at else "")
-        callers = tuple(f"{one.file}:{one.line} {one.function}" for one in own[1:][-MOST_CALLERS:])
+        callers = tuple(f"{one.file}:{one.line} {one.function}" for one in own[1 : 1 + MOST_CALLERS])
         return Spot(frame.file, frame.line, frame.function, callee, "user", part, callers)
     if not inside:
         return Spot("", 0, "", "", "library", part, ())
@@ -108,6 +108,8 @@ def _part_of(frames: Sequence[Frame]) -> tuple[str, list[Frame], bool]:
         if LOADER in frame.file and "collate" in frame.file:
             return "collate", [*inside, frame], at_start
         if frame.file.startswith(OURS):
+            if frame.function == "_execute":  # what called it is no script
+                break
             if frame.function in _OURS:
                 return _OURS[frame.function], inside, at_start
             if frame.function.endswith("marked"):  # collate, called by ours

@@ -56,7 +56,12 @@ class Sampling:
                 [sys.executable, "-I", "-S", "-c", program, str(os.getpid()), str(found)], stdin=asked,
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=(found,), cwd=FOLDER,
             )  # fmt: skip
-            started.wait(START_S)
+            try:
+                started.wait(START_S)
+            except subprocess.TimeoutExpired:
+                started.kill()
+                started.wait()
+                raise
         finally:
             os.close(asked)
         self._found, self._asks = Kept(found), Kept(asks)
