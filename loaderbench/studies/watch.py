@@ -113,7 +113,9 @@ class ScriptWatch:
         assert self.watcher is not None
         if self._failed is not None:
             return ended_early(self.watcher, self._failed, is_judged=False)
-        started = children_cpu_s() > self._children_cpu_s or bool(psutil.Process().children())
+        own = None if self.watcher.sampling is None else self.watcher.sampling.pid
+        children = [one for one in psutil.Process().children() if one.pid != own]
+        started = children_cpu_s() > self._children_cpu_s or bool(children)
         return nothing_seen(self.watcher, started_processes=started)
 
     def run(self) -> object:
@@ -134,8 +136,8 @@ class ScriptWatch:
         with all_noticed(watcher, self._applier):
             watcher.before_first = threads_heeded()
             self.watcher = _Watch.current = watcher
-            self._children_cpu_s = children_cpu_s()  # importing PyTorch may start processes, too
             watcher.sample()
+            self._children_cpu_s = children_cpu_s()  # importing PyTorch may start processes, too
             without_loader = None if watcher.sampling is None else BatchFunction(watcher)
             self._interpreter = Interpreter()
             ends.begin()

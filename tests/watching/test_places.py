@@ -44,6 +44,7 @@ NEXT = frame(LOADER, "_BaseDataLoaderIter.__next__")
         ([frame("/v/site-packages/torch/serialization.py", "_save"), frame("/home/me/m.py", "main", 5), MAIN],
          "checkpoint", 5),
         ([frame("/home/me/m.py", "evaluate", 6), MAIN], "validation", 6),
+        ([frame("/home/me/u.py", "helper", 90), frame("/home/me/m.py", "evaluate", 6), MAIN], "validation", 6),
         ([frame("/v/site-packages/torch/_dynamo/convert_frame.py", "compile"), frame("/home/me/m.py", "main", 5), MAIN],
          "compile", 5),
     ],
