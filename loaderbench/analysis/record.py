@@ -479,7 +479,7 @@ class Judged:
         known = names(self.recording, self.replays, seen, self.usable_cpus)
         counted = counted_details(self.replays, seen)
         if known is None:
-            return Named(counted, None, (), self.real.mean("duration")) if counted else None
+            return Named(counted, None, (), self.real.mean("duration"), None) if counted else None
         return replace(known, details=(*known.details, *counted))
 
     def _watched_advice(self, verdict: Verdict, seen: WatchedFacts, cpus: int) -> tuple[Advice, ...]:
