@@ -119,6 +119,17 @@ def _cpu_limit(root: Path) -> tuple[int, str | None]:
     return usable, reason
 
 
+def machine_cpus(root: Path = Path("/")) -> int:
+    """CPUs that this process could be allowed: those of its container's cpuset, else all that are online."""
+    online = os.cpu_count() or 1
+    for folder in _cgroup_folders("cpuset", root):
+        text = _text(folder / "cpuset.cpus.effective")
+        if text:
+            ends = [part.split("-") for part in text.strip().split(",")]
+            return min(online, sum(int(one[-1]) - int(one[0]) + 1 for one in ends))
+    return online
+
+
 def usable_cpus(root: Path = Path("/")) -> int:
     """CPUs this process may use: the affinity mask and the cgroup quota, a broken quota rounded up.
 

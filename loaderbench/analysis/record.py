@@ -17,6 +17,7 @@ from loaderbench.analysis.alike import ARMS_ALIKE, preparation
 from loaderbench.analysis.caveats import STARVED, caveats_of
 from loaderbench.analysis.comparison import rate_of_runs, ratio_of
 from loaderbench.analysis.doses import Place, Response, doses, responses
+from loaderbench.analysis.invariants import enforced
 from loaderbench.analysis.latency import Slowness, slowness
 from loaderbench.analysis.model import Model, Watched
 from loaderbench.analysis.predictions import Predictions
@@ -42,10 +43,12 @@ from loaderbench.analysis.verdict import Attribution, attribute
 from loaderbench.analysis.verification import verified
 from loaderbench.analysis.waiting import waiting_part
 from loaderbench.analysis.watched_advice import advise_watched
+from loaderbench.analysis.watched_counts import counted_details
 from loaderbench.analysis.watched_notes import notes_of
+from loaderbench.analysis.watched_places import Named, moved, named, names
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import CacheState, Case, Change
-from loaderbench.pipeline.fit import fit
+from loaderbench.pipeline.fit import fit, giving_workers
 from loaderbench.pipeline.gains import Replays
 from loaderbench.pipeline.verdict import held_out_residual
 from loaderbench.plain import Json
@@ -119,7 +122,8 @@ def analyze(run: Run) -> RunRecord:
     figures = judged.record(record)
     if run.status not in ("ok", "interrupted") and figures.verdict is not None:  # the failure is to be mended first
         figures = replace(figures, verdict=replace(figures.verdict, advice=()))
-    return finite(replace(figures, caveats=(*run.caveats, *run.recording.caveats, *caveats_of(judged, figures))))
+    figures = replace(figures, caveats=(*run.caveats, *run.recording.caveats, *caveats_of(judged, figures)))
+    return finite(figures if judged.facts.watched is None else enforced(figures))
 
 
 def verdict_so_far(case: Case, recording: Recording) -> Verdict | None:
@@ -146,9 +150,15 @@ def judged_run(run: Run, recording: Recording) -> Judged | None:
     storage_works = has_processes(recording.facts.storage) and _storage_works(recording)
     segments = beside_the_same(whole, storage_works=storage_works)
     on_host_cpus = recording.facts.device.on_host_cpus
-    arms = join_arms(segments, run.case.feed.lanes, stood, on_host_cpus=on_host_cpus)
+    arms = join_arms(segments, lanes_of(run, recording), stood, on_host_cpus=on_host_cpus)
     crowd = crowd_of(segments, storage_works=storage_works)
     return Judged(run, recording, arms, slow, crowd) if Arm.REAL in arms else None
+
+
+def lanes_of(run: Run, recording: Recording) -> int:
+    """Workers that make batches side by side: of a watched loader those that gave some."""
+    workers = run.case.feed.workers
+    return run.case.feed.lanes if recording.facts.watched is None else max(1, giving_workers(recording, workers))
 
 
 @dataclass(frozen=True)
@@ -263,7 +273,7 @@ class Judged:
                 part, waits, low, knows_arrivals=False, behind_threads_s=self._behind_threads_s(),
                 of_many_ranks=of_many,
             )  # fmt: skip
-        lanes = self.case.feed.lanes
+        lanes = lanes_of(self.run, self.recording)
         busy = (spans[:, SPAN["ready_ns"]] - spans[:, SPAN["start_ns"]]).astype(np.float64)
         rounds = blocks_of([[busy, spans[:, SPAN["read_ns"]].astype(np.float64)]], lanes)
         drawn = draws_of_mean(rounds, stream=SPANS_STREAM)
@@ -396,7 +406,7 @@ class Judged:
             ingestion_rate=rate_of(self.arms.get(Arm.DEVICE)),
             accelerator_utilization_fraction=None if found.utilization is None else found.utilization.value,
             accelerator_utilization=found.utilization,
-            shares=found.shares,
+            shares=found.shares if self.facts.watched is None else moved(found.shares, self._verdict(), self.named),
             verdict=self._verdict(),
             capacities=self._capacities(),
             storage=self.storage,
@@ -430,7 +440,8 @@ class Judged:
         if self.usable_cpus is None:  # workers that they can feed
             return verdict
         if self.facts.watched is not None:
-            verdict = next_run.of_a_script(verdict)
+            held_up_by = None if self.contention is None else self.contention.by
+            verdict = next_run.of_a_script(named(verdict, self.named, held_up_by))
             return replace(verdict, advice=self._watched_advice(verdict, self.facts.watched, self.usable_cpus))
         predictions = self.predictions(self.usable_cpus)
         if predictions is None:
@@ -459,10 +470,22 @@ class Judged:
         fitted = fit(self.run)
         return None if fitted is None else Replays(fitted)
 
+    @cached_property
+    def named(self) -> Named | None:
+        """What samples of the script's threads say, and what its loader's counts do."""
+        seen = self.facts.watched
+        if seen is None:
+            return None
+        known = names(self.recording, self.replays, seen, self.usable_cpus)
+        counted = counted_details(self.replays, seen)
+        if known is None:
+            return Named(counted, None, (), self.real.mean("duration"), None) if counted else None
+        return replace(known, details=(*known.details, *counted))
+
     def _watched_advice(self, verdict: Verdict, seen: WatchedFacts, cpus: int) -> tuple[Advice, ...]:
         held_up_by = None if self.contention is None else self.contention.by
         return advise_watched(
-            self.run, self.replays, verdict, self.model, seen, cpus=cpus, held_up_by=held_up_by
+            self.run, self.replays, verdict, self.model, seen, cpus=cpus, held_up_by=held_up_by, known=self.named
         )  # fmt: skip
 
     def _notes(self) -> tuple[Reason, ...]:
@@ -470,6 +493,8 @@ class Judged:
         if seen is None:
             return ()
         notes = notes_of(seen, self.recording.segments, self.usable_cpus, self.starved_fraction)
+        if self.named is not None and any(one.word in ("sampler", "gil") for one in self.named.details):
+            notes = [one for one in notes if one.code != "taking_over"]  # it is this that takes so long
         if self.recording.rank is None:
             return tuple(notes)
         place = self.recording.rank.place

@@ -25,6 +25,17 @@ from loaderbench.recording.record import GapHistogram
 
 FIELD = {name: number for number, name in enumerate(ACTIVITY_FIELDS)}
 STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,18})(?!\d)")  # what an int64 holds
+COLLECTIVE = re.compile(
+    r"\b_?(?:nccl|rccl|msccl|oneccl|hccl|nvshmem)|cross_device_reduce|(?:one|two)_shot_all_reduce|multimem_",
+    re.IGNORECASE,
+)
+"""Kernels that exchange data between devices, and wait in them for the others: of NCCL, RCCL, MSCCL, oneCCL, HCCL and
+NVSHMEM by their prefixes, of vLLM and torch's symmetric memory by the kernels' names."""
+FAR = 100.0
+"""A stamp further from the middle half of all than so many times their span is of no moment of this trace, unless the
+host launched the activity near it."""
+LONGEST_TRACE_NS = 86_400_000_000_000
+"""Without host calls, a stamp so far from the others is stray: no profiler records for a day."""
 DATA_WAIT = "enumerate(DataLoader)#"
 """Prefix of the name that torch's DataLoader gives to the range around each `next`."""
 
@@ -72,6 +83,11 @@ class TraceGaps:
     num_streams: int
     window_s: float
     busy_fraction: float
+    works_fraction: float
+    """A kernel or copy ran that is not a collective."""
+    collective_fraction: float
+    """Only collectives ran: the device waited for others or exchanged data. 0 where the trace has none."""
+    num_collectives: int
     idle_s: float
     idle_in_data_wait_s: float | None
     """While the host was in `next(DataLoader)`; None where the trace has no such range."""
@@ -89,8 +105,9 @@ def device_of(trace: KinetoTrace, wanted: int | None) -> int:
     """
     devices = np.unique(trace.activities[:, FIELD["device"]]).tolist()
     if not devices:
+        left_out = f" ({trace.num_malformed:,} more are not valid JSON)" if trace.num_malformed else ""
         raise ConfigError(
-            f"the trace has {trace.num_events:,} events but no kernel, copy or memset of a device: record it "
+            f"the trace has {trace.num_events:,} events{left_out} but no kernel, copy or memset of a device: record it "
             "with torch.profiler.ProfilerActivity.CUDA"
         )
     known = ", ".join(map(str, devices))
@@ -110,12 +127,16 @@ def summarize(trace: KinetoTrace, device: int) -> TraceGaps:
     Raises:
         ConfigError: nothing on the device took any time.
     """
-    table = trace.activities[trace.activities[:, FIELD["device"]] == device]
+    stray = _stray(trace)
+    of_device = trace.activities[:, FIELD["device"]] == device
+    table = trace.activities[of_device & ~stray]
     table = table[table[:, 1] > table[:, 0]]
     if not len(table):
         raise ConfigError(f"no activity of device {device} has a duration: record the trace again")
     begin_ns, end_ns = int(table[0, 0]), int(table[:, 1].max())
     idle = gaps(union(table[:, :2]), begin_ns, end_ns)
+    collective = np.array([COLLECTIVE.search(name) is not None for name in trace.names])[table[:, FIELD["name"]]]
+    works_ns = _length_ns(union(table[~collective, :2]))
     lengths = idle[:, 1] - idle[:, 0]
     idle_ns, window_ns = int(lengths.sum()), end_ns - begin_ns
     p50, p95 = (float(q) / 1e9 for q in np.percentile(lengths, [50, 95])) if len(lengths) else (None, None)
@@ -127,11 +148,14 @@ def summarize(trace: KinetoTrace, device: int) -> TraceGaps:
         num_streams=len(np.unique(table[:, FIELD["stream"]])),
         window_s=window_ns / 1e9,
         busy_fraction=1.0 - idle_ns / window_ns,
+        works_fraction=works_ns / window_ns,
+        collective_fraction=(window_ns - idle_ns - works_ns) / window_ns,
+        num_collectives=int(collective.sum()),
         idle_s=idle_ns / 1e9,
         idle_in_data_wait_s=_idle_in_data_wait_s(trace, idle, begin_ns, end_ns),
         gaps=GapFigures(len(idle), p50, p95, histogram(lengths), _largest(trace, table, idle, steps)),
         kernels_per_step=_kernels_per_step(trace, table, steps),
-        caveats=tuple(_caveats(trace, steps)),
+        caveats=tuple(_caveats(trace, steps, int((of_device & stray).sum()))),
     )
 
 
@@ -209,8 +233,30 @@ def _length_ns(disjoint: Intervals) -> int:
     return int((disjoint[:, 1] - disjoint[:, 0]).sum())
 
 
-def _caveats(trace: KinetoTrace, steps: NDArray[np.int64]) -> list[Caveat]:
+def _stray(trace: KinetoTrace) -> NDArray[np.bool_]:
+    """Activities whose stamps are of no moment of the trace (0, or years later): they would stretch its window."""
+    begin_ns, end_ns = trace.activities[:, 0].astype(float), trace.activities[:, 1].astype(float)
+    if not len(begin_ns):
+        return np.zeros(0, dtype=bool)
+    low, high = np.percentile(begin_ns, [25, 75])
+    span = max(high - low, float(np.median(end_ns - begin_ns)), 1.0)
+    far_ns = np.maximum(low - begin_ns, end_ns - high)
+    if not len(trace.launches):
+        return np.asarray(far_ns > max(LONGEST_TRACE_NS, FAR * span))
+    calls, correlations = trace.launches, trace.activities[:, FIELD["correlation"]]
+    call = np.minimum(np.searchsorted(calls[:, 0], correlations), len(calls) - 1)
+    is_known = calls[call, 0] == correlations
+    since_ns = np.maximum(np.abs(begin_ns - calls[call, 1]), np.abs(end_ns - calls[call, 1]))
+    return np.asarray((far_ns > FAR * span) & ~(is_known & (since_ns < far_ns / 2)))
+
+
+def _caveats(trace: KinetoTrace, steps: NDArray[np.int64], num_stray: int) -> list[Caveat]:
     caveats = []
+    if num := trace.num_repaired + trace.num_malformed:
+        details = {"num": num, "repaired": trace.num_repaired, "left_out": trace.num_malformed}
+        caveats.append(Caveat("events_malformed", details))
+    if num_stray:
+        caveats.append(Caveat("stamps_stray", {"num": num_stray}))
     if trace.num_unusable:
         caveats.append(Caveat("activities_unusable", {"num": trace.num_unusable}))
     if not len(steps):

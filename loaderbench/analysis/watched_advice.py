@@ -32,6 +32,8 @@ from loaderbench.analysis.predictions import MODEL_ERROR, knee
 from loaderbench.analysis.quantities import Draws
 from loaderbench.analysis.statistics import interval
 from loaderbench.analysis.verification import rate_ratio, segments_of, trials_of
+from loaderbench.analysis.watched_counts import epochs_gain, workers_start_s
+from loaderbench.analysis.watched_places import Named, with_named
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Change as CaseChange
 from loaderbench.pipeline.change import Change, changed
@@ -160,7 +162,7 @@ class Follower:
 
 def advise_watched(
     run: Run, replays: Replays | None, verdict: Verdict, model: Model, seen: WatchedFacts, *, cpus: int,
-    held_up_by: ContentionBy | None,
+    held_up_by: ContentionBy | None, known: Named | None = None,
 ) -> tuple[Advice, ...]:  # fmt: skip
     """At most MOST_ACTIONS, the best predicted first; then those whose gain does not follow from what was seen."""
     batches = None if run.recording is None else batches_of(run.recording.segments)
@@ -177,7 +179,7 @@ def advise_watched(
     elif {"storage", "prep"} & causes and seen.loaders[0].kind == "DataLoader":
         now = run.case.feed.workers
         actions.append(Action("prep", "num_workers", None, None, {"now": now, "cpus": cpus}))
-    actions += _for_epochs(seen, batches)
+    actions += _for_epochs(seen)
     rank = None if run.recording is None else run.recording.rank
     beside_ranks = rank is not None and (rank.num_local or 1) > 1
     if "contention" in causes and not (beside_ranks and held_up_by == "neighbours"):  # they are the run's own
@@ -186,6 +188,7 @@ def advise_watched(
         actions.append(Action("transfer", "pin_memory", PINNED))
     if seen.applied is not None and follower is not None:
         actions = _with_the_applied(actions, seen.applied.change, follower)
+    actions = with_named(actions, known, verdict, seen.loaders[0].batch_size)
     return tuple(_measured(run, seen, _plain(one, verdict)) for one in _chosen(actions, seen))
 
 
@@ -258,22 +261,14 @@ def starts_s(epochs: Sequence[WatchedEpoch]) -> list[float]:
     return [one.opening + one.first for one in epochs[1:] if one.num_batches]
 
 
-def _for_epochs(seen: WatchedFacts, batches: Batches | None) -> list[Action]:
+def _for_epochs(seen: WatchedFacts) -> list[Action]:
     """Workers that stay from one epoch to the next. They still make the first batch."""
     settings, main, starts = seen.settings, seen.loaders[0], starts_s(seen.epochs)
     if settings is None or settings.persistent or not main.workers or not starts:
         return []
-    making = 0.0 if batches is None else float(batches.making.mean())
-    whole = [one.seconds for one in seen.epochs[1:] if one.num_batches]
-    saved = np.maximum(np.asarray(starts) - making, 0.0)
-    random = np.random.default_rng(31)
-    picks = random.integers(len(whole), size=(NUM_DRAWS, len(whole)))
-    noise = np.exp(random.normal(0.0, np.log1p(MODEL_ERROR) / 1.96, NUM_DRAWS))
-    of = np.asarray(whole)
-    left = np.maximum(of[picks].sum(axis=1) - saved[picks].sum(axis=1) * noise, 1e-9)
-    value = float(of.sum() / max(float((of - saved).sum()), 1e-9))
-    method = "start of each later epoch, minus one batch's time; bootstrap, 95 %"
-    predicted = interval(value, of[picks].sum(axis=1) / left, "ratio", max(2, len(whole)), method)
+    epochs = [one for one in seen.epochs if one.num_batches]
+    whole = [one.seconds for one in epochs[1:]]
+    predicted = epochs_gain(epochs, [0.0, *workers_start_s(epochs[1:], seen)])
     if predicted.value < EPOCH_GAIN:
         return []
     kept = settings.num_made < main.num_iterators
@@ -304,7 +299,8 @@ def _for_what_workers_do(follower: Follower, seen: WatchedFacts) -> list[Action]
     named = any(one.code == "cheaper_transform" for one in actions)
     if part >= LARGE_PART and not named:
         predicted = follower.without(part * making / working)
-        data: dict[str, Json] = {"name": f"{seen.loaders[0].data}.__getitem__", "part": part}
+        method = "__iter__" if settings is not None and settings.iterable else "__getitem__"
+        data: dict[str, Json] = {"name": f"{seen.loaders[0].data}.{method}", "part": part}
         actions.append(Action("prep", "cheaper_samples", None, predicted, data))
     return actions
 
@@ -360,7 +356,9 @@ def _for_storage(follower: Follower, seen: WatchedFacts, verdict: Verdict) -> li
 
 
 def _for_contention(verdict: Verdict, model: Model, held_up_by: ContentionBy | None) -> list[Action]:
-    seen, gain = model.processors[Arm.REAL], verdict.speedup_if_removed.get("contention")
+    seen, gain = model.processors.get(Arm.REAL), verdict.speedup_if_removed.get("contention")
+    if seen is None:
+        return []
     told: dict[ContentionBy, tuple[str, dict[str, Json]]] = {
         "neighbours": ("stop_neighbours", {"cores": seen.neighbours, "cpus": seen.cpus}),
         "quota": ("raise_quota", {"quota": seen.quota_cpus, "cpus": seen.cpus}),

@@ -4,6 +4,7 @@ take over, too many threads, shared memory that runs out, a first epoch unlike t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from loaderbench.analysis.statistics import t_quantile
 from loaderbench.cases.arms import Arm
+from loaderbench.plain import Json
 from loaderbench.recording.caveats import Reason
 from loaderbench.recording.facts import STEP, Segment, WatchedEpoch, WatchedFacts, WatchedMemory
 
@@ -19,11 +21,18 @@ SETTLES = 0.3
 """Of the readings of a process, the first part is left out: what it needs is loaded."""
 MUCH_BYTES, MUCH_PART = 8 << 20, 0.02
 """Growth over 1,000 batches that is told: both, the part being of the memory held."""
+FEW_READINGS, MUCH_GROWN_BYTES, MUCH_GROWN, FALLS = 3, 32 << 20, 0.25, 0.1
+"""Growth within an epoch that is told of so few readings: both, the part being of the first one; and what it may fall
+between two of them, as a part of it."""
 LONG_WAIT = 3.0
 """A wait counts as long beyond so many times the median one, and a tenth of a step."""
 IN_TURN, LEAST_LONG = 0.7, 8
 """Of the distances between long waits, the part that is the number of workers; and how many of these waits it takes."""
 WAITS_MATTER = 0.05
+TWICE = 1.5
+"""Workers that a sample comes from, in the mean, from which on samples come twice."""
+EVEN_PART, LEAST_BATCHES = 0.5, 8
+"""Of an even part of the batches: a worker that gives fewer has too little to do; of so many a worker at least."""
 LITTLE_FREE = 0.10
 UNLIKE = 0.10
 WAIT_FOR_PROCESSOR = 0.10
@@ -36,11 +45,12 @@ def notes_of(seen: WatchedFacts, segments: Sequence[Segment], cpus: int | None, 
     of_thread = [] if seen.thread is None else [Reason("of_a_thread", {"thread": seen.thread})]
     return [
         *of_thread,
-        *_memory(seen.memory),
+        *_memory(seen.memory, seen.available_memory_bytes),
         *_in_turn(segments, seen.loaders[0].workers),
         *_taking(segments, starved, on_device=seen.uses_cuda),
         *_threads(seen, cpus, starved),
         *_shared(seen),
+        *_counts(seen),
         *_first_epoch(seen.epochs),
     ]
 
@@ -48,13 +58,22 @@ def notes_of(seen: WatchedFacts, segments: Sequence[Segment], cpus: int | None, 
 # -- memory ----------------------------------------------------------------------------------------------------
 
 
-def _memory(readings: Sequence[WatchedMemory]) -> Iterator[Reason]:
+def _memory(readings: Sequence[WatchedMemory], available: int | None) -> Iterator[Reason]:
+    """`available`: bytes that the machine could still give."""
     own = growth([(one.batch, one.script_bytes) for one in readings])
     if own is not None:
         yield Reason("memory_grows", {"of": "script", "bytes": own, "batches": 1000})
-    theirs = workers_growth(readings)
-    if theirs is not None:
-        yield Reason("memory_grows", {"of": "workers", "bytes": theirs, "batches": 1000})
+    steady, found = workers_growth(readings), private_growth(readings)
+    theirs = steady if steady is not None or found is None else found.per_1000
+    if theirs is None:
+        return
+    details: dict[str, Json] = {"of": "workers", "bytes": theirs, "batches": 1000}
+    if available is not None and (steady is not None or (found is not None and found.goes_on)):
+        details |= {"of": "workers_full", "full": available / theirs * 1000}
+    if found is not None:
+        details |= {"first": found.first, "last": found.last}
+        details["of"] = f"{details['of']}_from"
+    yield Reason("memory_grows", details)
 
 
 def growth(points: Sequence[tuple[int, int]]) -> float | None:
@@ -85,6 +104,38 @@ def workers_growth(readings: Sequence[WatchedMemory]) -> float | None:
             found.append(growth(points))
     known = [one for one in found if one is not None]
     return float(np.median(known)) if known and len(known) > len(found) / 2 else None
+
+
+@dataclass(frozen=True)
+class Grown:
+    """Private memory of workers that grew within an epoch, in bytes."""
+
+    first: int
+    last: int
+    per_1000: float
+    """In 1,000 batches, while it grew."""
+    goes_on: bool
+    """It still grew at the end."""
+
+
+def private_growth(readings: Sequence[WatchedMemory]) -> Grown | None:
+    """Of the epoch in which they grew most, also where they stop growing: each page is copied once. None where it is
+    little, or comes and goes."""
+    best: Grown | None = None
+    for _, group in groupby((one for one in readings if one.num_workers), key=lambda one: one.epoch):
+        some = list(group)
+        some = [one for one in some if one.num_workers == some[0].num_workers]
+        values = [one.workers_bytes for one in some]
+        first, last = values[0], values[-1]
+        if len(some) < FEW_READINGS or last - first < max(MUCH_GROWN_BYTES, MUCH_GROWN * first):
+            continue
+        if any(after < before - FALLS * (last - first) for before, after in pairwise(values)):
+            continue
+        full = next(one for one in some if one.workers_bytes >= first + (1 - FALLS) * (last - first))
+        grown = (full.workers_bytes - first) / max(1, full.batch - some[0].batch) * 1000
+        if best is None or last - first > best.last - best.first:
+            best = Grown(first, last, grown, goes_on=full is some[-1])
+    return best
 
 
 # -- the queue -------------------------------------------------------------------------------------------------
@@ -153,8 +204,26 @@ def _shared(seen: WatchedFacts) -> Iterator[Reason]:
     shared = seen.shared
     if shared is None or not seen.loaders[0].workers or not shared.size_bytes:
         return
-    if shared.least_free_bytes < LITTLE_FREE * shared.size_bytes:
+    known, depth = seen.loaders[0].delivered, seen.loaders[0].workers * seen.loaders[0].prefetch
+    if known is not None and known.shared_bytes * (depth + 1) > shared.size_bytes:
+        yield Reason("shared_memory_needed", {"needed": known.shared_bytes * (depth + 1), "size": shared.size_bytes})
+    elif shared.least_free_bytes < LITTLE_FREE * shared.size_bytes:
         yield Reason("shared_memory", {"size": shared.size_bytes, "free_bytes": shared.least_free_bytes})
+
+
+def _counts(seen: WatchedFacts) -> Iterator[Reason]:
+    """Samples that several workers give, random numbers that several draw, workers that give little."""
+    settings, main = seen.settings, seen.loaders[0]
+    if settings is None or main.workers < 2:
+        return
+    if settings.repeats is not None and settings.repeats >= TWICE:
+        yield Reason("samples_repeat", {"times": settings.repeats, "workers": main.workers})
+    if settings.same_random:
+        yield Reason("same_random", {"sources": list(settings.same_random)})
+    even = sum(main.by_worker) / main.workers
+    idle = sum(one < EVEN_PART * even for one in main.by_worker)
+    if idle and sum(main.by_worker) >= LEAST_BATCHES * main.workers:
+        yield Reason("few_shards", {"idle": idle, "workers": main.workers})
 
 
 def _first_epoch(epochs: Sequence[WatchedEpoch]) -> Iterator[Reason]:

@@ -9,13 +9,15 @@ from typing import Annotated
 import typer
 
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import check_json_target, progress, write_json
+from loaderbench.commands.terminal import check_json_target, progress, say, write_json
 
 
 @with_options(without=("results",))
 def gaps(
     *,
-    trace_file: Annotated[Path, typer.Argument(metavar="TRACE", help="A torch.profiler trace: .json or .json.gz")],
+    trace_file: Annotated[
+        Path, typer.Argument(metavar="TRACE", help="A torch.profiler trace: .json, .json.gz or a folder of them")
+    ],
     device: Annotated[int | None, typer.Option(help="Number of the GPU in the trace  [default: the only one]")] = None,
     output: OutputOptions,
 ) -> None:
@@ -23,9 +25,14 @@ def gaps(
     from dataclasses import replace
 
     from loaderbench.analysis.trace_gaps import device_of, summarize
-    from loaderbench.recording.kineto import read_kineto
+    from loaderbench.recording.kineto import read_kineto, traces_in
 
     check_json_target(output.json_out)
+    if trace_file.is_dir():
+        traces = traces_in(trace_file)
+        if len(traces) > 1:
+            say(f"{trace_file} has {len(traces)} traces; this is the newest, {traces[-1].relative_to(trace_file)}")
+        trace_file = traces[-1]
     with contextlib.nullcontext() if output.quiet else progress(f"reading {trace_file.name}, bytes") as on_progress:
         recorded = read_kineto(trace_file, on_progress)
     summary = summarize(recorded, device_of(recorded, device))

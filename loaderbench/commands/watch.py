@@ -12,6 +12,7 @@ import typer
 
 from loaderbench.cases.options import EVERY_S, RESULTS, Price, PriceOptions, options_of, read
 from loaderbench.commands.command import Command
+from loaderbench.commands.script_named import script_named
 from loaderbench.commands.terminal import check_json_target, write_json
 from loaderbench.errors import ConfigError, LoaderbenchError
 from loaderbench.lacking import require_torch
@@ -94,12 +95,10 @@ def watch(
     Put loaderbench's options before SCRIPT (or -m MODULE); all later words go to the script.
     loaderbench prints to stderr.
     """
-    script, *arguments = command or [""]
-    if not script:
+    if not command or not command[0]:
         raise ConfigError("`loaderbench watch` needs a script; try `loaderbench watch train.py`, or `-m MODULE`")
     probes, at_price = _parsed(probes), read("price", Price | None, price)
-    if not as_module and not Path(script).is_file():
-        raise ConfigError(f"there is no script {script}: give a Python file, or -m MODULE")
+    script, arguments, as_module = script_named(command, as_module=as_module)
     require_torch("loaderbench watch")
     from loaderbench.recording.store import Store  # late: refusals come without it
     from loaderbench.reporting.live import WatchLine

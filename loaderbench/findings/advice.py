@@ -255,6 +255,118 @@ WATCHED_ADVICE = (
         examples=({"name": "Photos.__getitem__", "part": 0.4},),
     ),
     Row(
+        "cheaper_line",
+        "make {line} cheaper: {part:%} of a worker's time is spent there. Open files once for each worker, not once "
+        "for each sample; read what you need, not more; or store its results. Gain without it",
+        examples=({"line": "zips.py:14 zipfile.ZipFile", "part": 0.9},),
+    ),
+    Row(
+        "batched_fetch",
+        "fetch whole batches: a sample takes {sample_s:duration}, most of which is Python around it ({line}). Give the "
+        "data set a method `__getitems__(indices)`, or let a BatchSampler be its sampler, which gives it lists",
+        examples=({"line": "rows.py:11 X[i]", "sample_s": 8e-6},),
+    ),
+    Row(
+        "faster_sampler",
+        "draw the indices of many samples at once: {line} runs in the script's main process and takes "
+        "{seconds:duration} of each step; more workers do not help",
+        examples=({"line": "train.py:13 np.random.choice", "seconds": 0.011},),
+    ),
+    Row(
+        "release_gil",
+        "move the work of {line} to a process, or make it sleep between its turns: its thread holds the GIL, for which "
+        "the training thread waits {seconds:duration} of each step",
+        examples=({"line": "metrics.py:5 sum", "seconds": 0.013},),
+    ),
+    Row(
+        "fewer_torch_threads",
+        "use fewer threads: torch.set_num_threads({cpus}) or less, now {threads} on {cpus} CPU{cpus:plural}; the step "
+        "waits for them at {line}",
+        examples=({"line": "train.py:11 backward", "threads": 16, "cpus": 2},),
+    ),
+    Row(
+        "less_collecting",
+        "collect garbage less often ({line}): call gc.freeze() after the setup, raise gc.set_threshold, or call "
+        "gc.collect() once in an epoch. It takes {seconds:duration} of a mean step",
+        examples=({"line": "train.py:11 main", "seconds": 0.009},),
+    ),
+    Row(
+        "shorter_pause",
+        "do {what} less often, or in another thread or process: {line} takes {seconds:duration} of a mean step",
+        examples=(
+            {"what": "checkpoint", "line": "train.py:40 torch.save", "seconds": 0.02},
+            {"what": "validation", "line": "train.py:41 evaluate", "seconds": 0.02},
+            {"what": "logging", "line": "train.py:42 print", "seconds": 0.02},
+            {"what": "compile", "line": "train.py:43 net", "seconds": 0.02},
+        ),
+        choices={
+            "what": {
+                "checkpoint": "the checkpoint",
+                "validation": "the validation",
+                "logging": "the logging",
+                "compile": "the compilation (shapes that change?)",
+            }
+        },
+    ),
+    Row(
+        "shorter_lock",
+        "hold the lock at {line} for less, or give each worker a file or connection of its own: workers wait for it "
+        "for {part:%} of their time. More workers do not help",
+        examples=({"line": "data.py:41 lock.acquire", "part": 0.5},),
+    ),
+    Row(
+        "no_sleep",
+        "remove the wait at {line}: workers sleep there for {part:%} of their time. Storage is not the cause",
+        examples=({"line": "data.py:41 time.sleep", "part": 0.9},),
+    ),
+    Row(
+        "join_objects",
+        "join each field in collate_fn (torch.cat or torch.stack, with the lengths): a batch of {objects} tensors "
+        "takes {seconds:duration} to receive, each by itself; {joined} would do",
+        examples=({"objects": 113, "joined": 8, "seconds": 0.044},),
+    ),
+    Row(
+        "all_processors",
+        "let the process use all CPUs: it is allowed {allowed} of {cpus}. A library or launcher set its affinity: call "
+        "os.sched_setaffinity(0, range({cpus})) after the imports, or start it without taskset",
+        examples=({"allowed": 1, "cpus": 2},),
+    ),
+    Row(
+        "even_shards",
+        "give every worker its share: {idle} of {workers} workers give few batches or none. Use at least as many "
+        "shards as workers, or divide the samples by get_worker_info()",
+        examples=({"idle": 1, "workers": 2},),
+    ),
+    Row(
+        "slow_worker",
+        "find out why worker {slow} takes {times:.1f} times as long as the others: batches come in order, so all wait "
+        "for it",
+        examples=({"slow": 0, "times": 4.0},),
+    ),
+    Row(
+        "not_in_order",
+        "take batches as they become ready: DataLoader(in_order=False). A few slow batches ({slowest_s:duration}, half "
+        "take at most {median_s:duration}) hold up those after them; the order of batches then changes from run to run",
+        examples=({"slowest_s": 0.4, "median_s": 0.008},),
+    ),
+    Row(
+        "quick_sampler",
+        "keep what {sampler} computes at each epoch's start: it takes {sampler_s:duration} of an epoch's "
+        "{epoch_s:duration}, in the main process; persistent workers do not help",
+        examples=({"sampler": "__main__.Buckets", "sampler_s": 2.0, "epoch_s": 4.5},),
+    ),
+    Row(
+        "quick_first_batch",
+        "prepare less before the first batch of each epoch (a smaller shuffle buffer, a list of shards that is kept): "
+        "workers take {first_s:duration} longer for it, of an epoch's {epoch_s:duration}",
+        examples=({"first_s": 2.0, "epoch_s": 4.5},),
+    ),
+    Row(
+        "use_a_loader",
+        "give the work of {line} to a DataLoader with workers: the loop makes its batches itself, one after the other",
+        examples=({"line": "train.py:31 get_batch"},),
+    ),
+    Row(
         "keep_memory",
         "keep freed memory: put MALLOC_TRIM_THRESHOLD_=1073741824 MALLOC_MMAP_THRESHOLD_=33554432 before python. A "
         "worker spends {part:%} of its CPU time on memory that glibc returns to the system and allocates again",

@@ -19,6 +19,20 @@ informs = partial(Row, severity=INFORMATION)
 CAVEATS = (
     # the run itself
     limits(
+        "figures_contradict",
+        "two figures contradict each other ({which}); the less certain one is left out",
+        "report it with the stored run",
+        examples=({"which": "shares"}, {"which": "lines"}, {"which": "delivery"}, {"which": "methods"}),
+        choices={
+            "which": {
+                "shares": "the shares do not add up",
+                "lines": "the shares of lines of code do not add up",
+                "delivery": "taking a batch over lasts longer than a step",
+                "methods": "advice names a method that the data set lacks",
+            }
+        },
+    ),
+    limits(
         "images_failed",
         "{num} image reads failed, and the next image replaced each (see `failures`)",
         "loaderbench dataset scan names the broken files",
@@ -456,6 +470,17 @@ CAVEATS = (
         "activities_unusable",
         "{num:,.0f} device activities have no usable time or duration: their time counts as idle",
         examples=({"num": 12},),
+    ),
+    limits(
+        "events_malformed",
+        "{num:,.0f} events of the trace are not valid JSON: {repaired:,.0f} repaired, {left_out:,.0f} left out",
+        examples=({"num": 4, "repaired": 3, "left_out": 1},),
+        remark="Old releases of torch do not escape names; with_stack=False leaves most of them out.",
+    ),
+    limits(
+        "stamps_stray",
+        "{num:,.0f} device activities are left out: their times are far outside the trace",
+        examples=({"num": 1},),
     ),
     limits(
         "steps_not_annotated",

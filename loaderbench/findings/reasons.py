@@ -194,12 +194,31 @@ WATCHED_NOTES = (
     Row(
         "memory_grows",
         "the memory of {of}",
-        examples=({"of": "script", "bytes": 2e8, "batches": 1000}, {"of": "workers", "bytes": 2e8, "batches": 1000}),
+        examples=(
+            {"of": "script", "bytes": 2e8, "batches": 1000},
+            {"of": "workers", "bytes": 2e8, "batches": 1000},
+            {"of": "workers_full", "bytes": 2e8, "batches": 1000, "full": 8000.0},
+            {"of": "workers_from", "bytes": 2e8, "batches": 1000, "first": 1e8, "last": 4e8},
+            {"of": "workers_full_from", "bytes": 2e8, "batches": 1000, "full": 8e3, "first": 1e8, "last": 4e8},
+        ),
         choices={
             "of": {
                 "script": "the script grows by {bytes:size} per 1,000 batches",
-                "workers": "all its workers together grows by {bytes:size} per 1,000 batches within an epoch (Python "
-                "objects of the data set that each worker touches, or a cache)",
+                "workers": "all its workers together grows by {bytes:size} per 1,000 batches within an epoch (private "
+                "pages: Python objects of the data set, copied as each worker touches them, or a cache). Keep the data "
+                "set's items in arrays, not in lists of objects",
+                "workers_from": "all its workers together grew from {first:size} to {last:size} within an epoch, by "
+                "{bytes:size} per 1,000 batches while it grew (private pages: Python objects of the data set, copied "
+                "as each worker touches them, or a cache). Keep the data set's items in arrays, not in lists of "
+                "objects",
+                "workers_full_from": "all its workers together grew from {first:size} to {last:size} within an epoch, "
+                "by {bytes:size} per 1,000 batches (private pages: Python objects of the data set, copied as each "
+                "worker touches them, or a cache); no memory is left after {full:,.0f} more batches. Keep the data "
+                "set's items in arrays, not in lists of objects",
+                "workers_full": "all its workers together grows by {bytes:size} per 1,000 batches within an epoch "
+                "(private pages: Python objects of the data set, copied as each worker touches them, or a cache), and "
+                "no memory is left after {full:,.0f} more batches. Keep the data set's items in arrays, not in lists "
+                "of objects",
             }
         },
     ),
@@ -240,6 +259,31 @@ WATCHED_NOTES = (
         "/dev/shm was nearly full, with {free_bytes:size} of {size:size} free. Workers deliver batches through it: "
         "raise its size (docker run --shm-size)",
         examples=({"size": 67108864, "free_bytes": 1000000},),
+    ),
+    Row(
+        "shared_memory_needed",
+        "/dev/shm is too small for the batches that are asked for at once: they need {needed:size} of its {size:size}. "
+        "Start the container with a larger --shm-size (or --ipc=host), or lower prefetch_factor",
+        examples=({"needed": 48e6, "size": 32e6},),
+    ),
+    Row(
+        "samples_repeat",
+        "each sample comes {times:.1f} times an epoch: the iterable data set is not divided among its {workers} "
+        "workers. Let each worker give its own part (torch.utils.data.get_worker_info() in __iter__); an epoch is "
+        "then {times:.1f} times as short",
+        examples=({"times": 2.0, "workers": 2},),
+    ),
+    Row(
+        "same_random",
+        "workers draw the same random numbers ({sources: and }): samples of different workers get the same "
+        "augmentation. Seed each worker by torch.utils.data.get_worker_info().seed in worker_init_fn",
+        examples=({"sources": ["numpy.random"]},),
+    ),
+    Row(
+        "few_shards",
+        "{idle} of {workers} workers give few batches or none: the data set has fewer shards than workers, or shards "
+        "of unlike size",
+        examples=({"idle": 1, "workers": 2},),
     ),
     Row("first_epoch", _first_epoch, examples=({"first_s": 0.04, "later_s": 0.01}, {"first_s": 0.01, "later_s": 0.04})),
 )

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from loaderbench.errors import ConfigError
+from loaderbench.images.containers import container_advice
 from loaderbench.images.files import OWN_FILES_PREFIX
 from loaderbench.images.formats import SUFFIXES
 from loaderbench.images.over_files import SLOW_FILE_S, over_files
@@ -219,6 +220,8 @@ def no_images(called: str, suffixes: Mapping[str, int]) -> str:
     """Why a folder is no data set. `called`: as the user called it; `suffixes`: how often each was seen in it."""
     most = sorted(suffixes.items(), key=lambda one: -one[1])[:MOST_SUFFIXES]
     seen = ", ".join(f"{number:,} {suffix}" for suffix, number in most)
+    if (advice := container_advice(suffix for suffix, _ in most)) is not None:
+        return f"no images in {called}: {advice}"
     kinds = f"it holds other files ({seen}), but only {', '.join(IMAGE_SUFFIXES)} are read" if seen else "it is empty"
     return (
         f"no images in {called}: {kinds}; name a folder of images or of class folders, or make a set with "

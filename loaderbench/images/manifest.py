@@ -16,6 +16,7 @@ from typing import Any
 from loaderbench.cases.options import is_count
 from loaderbench.cases.toml import check_keys, read_toml
 from loaderbench.errors import ConfigError
+from loaderbench.images.containers import container_advice
 from loaderbench.images.files import make_own_folder, user_cache_folder
 from loaderbench.images.synthesize import make_dataset
 from loaderbench.images.variants import find_variants, parse_resolution, variant_name
@@ -154,6 +155,8 @@ def resolve_dataset(
         root = Path(name).resolve()
         manifest = Manifest(root.name or str(root), "", root)
     else:
+        if Path(name).is_file() and (advice := container_advice([name])) is not None:
+            raise ConfigError(advice)
         raise ConfigError(
             f"no data set '{name}': it is neither a folder nor one of the known names {', '.join(manifests)}"
         )

@@ -133,6 +133,15 @@ def fit(run: Run, calibrated: Collection[int] | None = None, replayed: Collectio
     return _Fit(run, recording, replace(uneven, standstill=None, pauses=None)).fitted()
 
 
+def giving_workers(recording: Recording, workers: int) -> int:
+    """How many of a loader's workers gave batches in the windows of `real`; all of them where that is not known."""
+    spans = [one.spans for one in recording.of(Arm.REAL) if one.spans is not None]
+    if not spans or workers < 2:
+        return workers
+    counts = np.bincount(np.concatenate([one[:, SPAN["worker"]] for one in spans]), minlength=workers)
+    return max(1, int((counts >= LEAST_PART * counts.sum() / workers).sum()))
+
+
 def _of_rounds(recording: Recording, rounds: Collection[int] | None) -> Recording:
     kept = recording.segments if rounds is None else [one for one in recording.segments if one.round in rounds]
     return replace(recording, segments=kept)
@@ -182,6 +191,18 @@ def _mean_span_s(recording: Recording) -> float:
     return float((rows[:, SPAN["ready_ns"]] - rows[:, SPAN["start_ns"]]).mean()) * NS
 
 
+def _late_s(one: Segment) -> Times:
+    """From when each batch was ready and asked for until the host had it."""
+    assert one.spans is not None
+    called, returned = one.steps[:, STEP["called_ns"]], one.steps[:, STEP["returned_ns"]]
+    made = np.maximum.accumulate(one.spans[: len(one.steps), SPAN["ready_ns"]])
+    return np.asarray((returned - np.maximum(called, made)).clip(0) * NS)
+
+
+LEAST_PART = 0.25
+"""Of an even part of the batches, that a worker gives which counts as one."""
+
+
 class _Fit:
     """One fit of a recording, with what makes its storage uneven."""
 
@@ -193,6 +214,8 @@ class _Fit:
         self.script = script
         self.workers = feed.workers if loader is None else loader.workers
         self.depth = facts.loader.traits.buffer_batches(feed) if loader is None else loader.workers * loader.prefetch
+        if facts.watched is not None and (gave := giving_workers(recording, self.workers)) < self.workers:
+            self.workers, self.depth = gave, max(1, self.depth * gave // self.workers)
         self.in_turn = facts.loader.traits.work != "threads"
         self.on_host_cpus = facts.device.on_host_cpus
         self.take_s = self._take_s()
@@ -222,11 +245,14 @@ class _Fit:
         return Fitted(self.run, self.recording, real, arms, seen, waits, recorded, fetch_s)
 
     def _take_s(self) -> float:
-        """Median seconds that the host takes over a batch that is at hand."""
+        """Median seconds that the host takes over a batch that is at hand; of a script at least what its sampler takes
+        meanwhile."""
+        watched = self.recording.facts.watched
+        index_s = 0.0 if watched is None else watched.loaders[0].index_s or 0.0
         took = [_seconds(one, "called_ns", "returned_ns")[max(1, one.num_warmup) :]
                 for arm in FED for one in self.recording.of(arm)]  # fmt: skip
         both = np.concatenate(took) if took else np.zeros(0)
-        return float(np.median(both)) if len(both) else 0.0
+        return max(index_s, float(np.median(both))) if len(both) else index_s
 
     def _calibrated(self, real: Stages, arms: Mapping[Arm, Stages], waits: Waits | None) -> Stages:
         """With what other arms say of a stage that `real` shows only where it is late, and without the workers' waits
@@ -267,7 +293,7 @@ class _Fit:
         windows = self.recording.of(arm)
         opaque = all(one.spans is None for one in windows) and arm not in FED
         uneven = self.uneven if arm.touches_storage else replace(self.uneven, standstill=None, pauses=None)
-        parts, numbers, inside, window_s, steps = [], [], [], [], []
+        parts, numbers, inside, window_s, steps, by, late = [], [], [], [], [], [], []
         for number, one in enumerate(windows):
             first = max(1, one.num_warmup)
             if len(one.steps) <= first:
@@ -277,6 +303,9 @@ class _Fit:
             used = 0 if whole else used
             columns = self._columns(one, uneven, opaque=opaque)
             parts.append(columns.at(np.arange(used, len(one.steps))))
+            if one.spans is not None:
+                by.append(one.spans[used : len(one.steps), SPAN["worker"]])
+                late.append(_late_s(one)[used:])
             numbers.append(np.full(len(one.steps) - used, number))
             inside.append(np.arange(used, len(one.steps)) >= first)
             end = "done_ns" if one.steps[-1, STEP["done_ns"]] >= 0 else "returned_ns"
@@ -292,6 +321,8 @@ class _Fit:
             Batches.joined(parts), np.concatenate(numbers), np.concatenate(inside), np.array(window_s),
             float((taken * steps).sum() / sum(steps)), self.processors,
             standstill=uneven.standstill, opaque=opaque,
+            worker=np.concatenate(by) if len(by) == len(parts) else None,
+            late=np.concatenate(late) if len(late) == len(parts) else None,
         )  # fmt: skip
 
     def _columns(self, one: Segment, uneven: Uneven, *, opaque: bool) -> Batches:
@@ -354,7 +385,7 @@ class _Fit:
         """(send, take, hand) of each batch."""
         called, returned = one.steps[:, STEP["called_ns"]], one.steps[:, STEP["returned_ns"]]
         made = np.maximum.accumulate(ready) if self.workers else ready
-        late = (returned - np.maximum(called, made)).clip(0) * NS
+        late = _late_s(one)
         nothing = np.zeros(len(late))
         if not self.workers:
             return nothing, late, nothing

@@ -114,6 +114,10 @@ class Stages:
     in_line: bool = False
     """Reads are service times, behind `shared_s` that the storage works for one batch after the other; else spans that
     hold the wait for other readers."""
+    worker: NDArray[np.int64] | None = None
+    """[N] the worker that made each recorded batch; None where that is not known."""
+    late: Times | None = None
+    """[N] from when each recorded batch was ready and asked for until the host had it; None where that is not known."""
 
     def with_(self, **changed: Any) -> Stages:
         """With other columns of its batches, or other fields."""

@@ -22,6 +22,7 @@ from loaderbench.cases.traits import LoaderTraits
 from loaderbench.plain import Json, JsonObject
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.rank_place import RankClock, RankPlace
+from loaderbench.recording.thread_samples import ThreadSamples
 
 SCHEMA = 2
 
@@ -718,6 +719,18 @@ class WatchedSeconds:
 
 
 @dataclass(frozen=True)
+class WatchedDelivery:
+    """A batch as a worker delivers it."""
+
+    objects: int
+    """Tensors and arrays, each of which is passed by itself."""
+    joined: int
+    """How many there would be if those of one kind were joined: the same field of each sample, or like shapes."""
+    shared_bytes: int
+    """Of its tensors, which go through shared memory; the largest batch that was looked at."""
+
+
+@dataclass(frozen=True)
 class WatchedLoader:
     """One of the loaders of a watched script."""
 
@@ -740,6 +753,13 @@ class WatchedLoader:
     iterated_at: tuple[str, ...] | None = None
     """Where the script first iterated it (`train.py:41`), then where that was called from, and so on, a few places of
     the script's own; None where none is known, and in runs that did not store it."""
+    index_s: float | None = None
+    """Mean seconds in which its sampler gives the indices of a batch, without the first one of an epoch; None where it
+    has none, and in runs that did not store it."""
+    delivered: WatchedDelivery | None = None
+    """What its workers deliver; None without workers that tell it, and in runs that did not store it."""
+    by_worker: tuple[int, ...] = ()
+    """Batches that each worker gave; empty where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -754,6 +774,15 @@ class WatchedEpoch:
     after: float
     """From its end until the script turned to another one."""
     num_batches: int
+    sampler: float | None = None
+    """Of `opening`: the sampler's own start, until it gave the indices of the first batches. None in runs that did not
+    store it, as the two below."""
+    stop: float | None = None
+    """Of `wait`: the call of next() that ended it, in which workers that do not stay are stopped."""
+    first_made: float | None = None
+    """Seconds that the first batch took in its worker; None where that is not known."""
+    first_round: float | None = None
+    """Of `wait`: for the first batch of each other worker."""
 
     @property
     def seconds(self) -> float:
@@ -797,18 +826,26 @@ class WatchedSettings:
     """Threads that a worker's process has."""
     draws_random: bool | None = None
     """Whether making a batch moved the random state of its process; None where nobody looked."""
+    in_order: bool = True
+    """Batches come in the order of their indices."""
+    same_random: tuple[str, ...] = ()
+    """Sources of random numbers that draw the same ones in several workers; of data sets with `__getitem__`."""
+    repeats: float | None = None
+    """From how many workers a sample comes in an epoch, in the mean; None where that is not known."""
 
 
 @dataclass(frozen=True)
 class WatchedMemory:
-    """Resident memory at one time; shared pages count in each process."""
+    """Memory at one time."""
 
     batch: int
     """How many of the loader's batches had been taken."""
     epoch: int
     """Number of its iterator, from 1."""
     script_bytes: int
+    """Resident; shared pages count."""
     workers_bytes: int
+    """Private: pages that no other process shares, of those workers that are counted."""
     num_workers: int
 
 
@@ -819,6 +856,21 @@ class WatchedShared:
     size_bytes: int
     least_free_bytes: int
     """The least that was free at any reading."""
+
+
+@dataclass(frozen=True)
+class WatchedAffinity:
+    """Processors that a watched script's processes are allowed."""
+
+    script: int
+    workers: int | None
+    """All workers together; None without workers."""
+    machine: int
+    """Processors of the machine, or of the container's cpuset."""
+
+    @property
+    def allowed(self) -> int:
+        return self.script if self.workers is None else max(self.script, self.workers)
 
 
 @dataclass(frozen=True)
@@ -890,6 +942,8 @@ class WatchCost:
     """From the beginning of one to its end."""
     write_problem: str | None = None
     """Why it could not be stored, the last time that it could not."""
+    sampling_cpu_s: float = 0.0
+    """Processor time of the process that samples the threads: what it can have taken from the script's at most."""
     line_s: float = 0.0
     """Drawing the line on the terminal, and the processor time of judging for it, by a thread beside the script's."""
 
@@ -958,6 +1012,10 @@ class WatchedFacts:
     stores: tuple[str, ...] = ()
     """Address and port of those that most of what the first loader reads comes from, over TCP (`10.0.0.5:9000`); empty
     where it reads files, where that is unknown, and in runs that did not store it."""
+    affinity: WatchedAffinity | None = None
+    """None in runs that did not store it."""
+    no_samples: str | None = None
+    """Why it is not known what the threads did; None where it is, and in runs that did not store it."""
 
     @property
     def own_s(self) -> float | None:
@@ -977,6 +1035,7 @@ class WatchedFacts:
             + cost.delays_s
             + cost.writes_cpu_s
             + cost.line_s
+            + cost.sampling_cpu_s
         )
 
 
@@ -1038,6 +1097,20 @@ class RankRecording:
     """Ranks of a watched script that share this machine; None where the launcher does not tell, and of other runs."""
 
 
+COLLECTION_FIELDS = ("begin_ns", "end_ns", "generation", "place")
+"""Columns of a table of collections."""
+
+
+@dataclass(frozen=True)
+class Collections:
+    """When Python's collector of cycles held up a watched script for long."""
+
+    pauses: Table
+    """[N, len(COLLECTION_FIELDS)]; `place` is a position in `places`, -1 where no line of the script's is known."""
+    places: tuple[tuple[str, int, str], ...]
+    """File, line and function of the script's innermost line meanwhile."""
+
+
 @dataclass
 class Recording:
     """Everything that one process measured."""
@@ -1047,6 +1120,11 @@ class Recording:
     caveats: list[Caveat] = field(default_factory=list)
     rank: RankRecording | None = None
     """None for a run of one process."""
+    samples: ThreadSamples | None = None
+    """What the threads of a watched script did at random times; None where `no_samples` of its facts says why, and in
+    runs that did not store it."""
+    collections: Collections | None = None
+    """None where no collection was long, and in runs that did not store it."""
 
     def of(self, arm: Arm) -> list[Segment]:
         """The segments of one arm, in the order in which they were measured."""

@@ -15,7 +15,7 @@ import re
 import sys
 import zlib
 from array import array
-from codecs import getincrementaldecoder
+from codecs import IncrementalDecoder, getincrementaldecoder
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal, DecimalException
@@ -26,7 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.errors import ConfigError
+from loaderbench.plain import JsonObject
 from loaderbench.recording.facts import COPY, KERNEL, MEMSET
+from loaderbench.recording.trace_repair import LAST_EVENT, LONGEST_HEAD, NEXT_EVENT, repaired
 
 ACTIVITY_FIELDS = (
     "begin_ns",
@@ -62,6 +64,12 @@ MOST_RATIO, LEAST_LIMIT = 100, 16 << 20
 """A gzipped trace's text may be so many times as long as its file, or LEAST_LIMIT bytes: traces shrink to a tenth, at
 best to a fortieth."""
 SPACE = re.compile(r"[ \t\n\r]*")
+MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+"""Byte-order marks, and the encodings that they announce: what Windows tools write."""
+LONGEST_MARK = 3
+USED_MEMBER = re.compile(r'"(?:traceEvents"\s*:\s*\[|baseTimeNanoseconds"\s*:)')
+LONGEST_KEY = 64
+"""Characters of a match of USED_MEMBER, at most."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,10 @@ class KinetoTrace:
     """Events of every kind, including those not kept."""
     num_unusable: int
     """Device activities without a usable `ts` or `dur`: left out."""
+    num_repaired: int
+    """Events that are not JSON and could be read after a repair; `num_events` includes them."""
+    num_malformed: int
+    """Events that are not JSON and could not be repaired: left out."""
     base_ns: int | None
     """Unix time of the trace's 0; None where the file does not say (absolute times before torch 2.4)."""
     names: list[str]
@@ -81,6 +93,23 @@ class KinetoTrace:
     """[M, len(ANNOTATION_FIELDS)] in order of `begin_ns`: the host's `record_function` ranges and ProfilerStep#N."""
     launches: NDArray[np.int64]
     """[L, len(LAUNCH_FIELDS)] in order of `correlation`: the host's calls into the CUDA runtime and driver."""
+
+
+def traces_in(folder: Path) -> list[Path]:
+    """List the traces of a folder, the newest last: those of `tensorboard_trace_handler` below it, else all JSON in it.
+
+    Raises:
+        ConfigError: the folder has none, or cannot be read.
+    """
+    try:
+        named = [path for end in (".pt.trace.json", ".pt.trace.json.gz") for path in folder.rglob(f"*{end}")]
+        traces = named or [path for end in (".json", ".json.gz") for path in folder.glob(f"*{end}")]
+        traces = [path for path in traces if path.is_file()]
+        if traces:
+            return sorted(traces, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    except OSError as error:
+        raise ConfigError(f"cannot read {folder}: {error.strerror or error}") from error
+    raise ConfigError(f"{folder} has no trace: give a file, or the folder of torch.profiler.tensorboard_trace_handler")
 
 
 def read_kineto(path: str | Path, progress: Callable[[int, int], None] | None = None) -> KinetoTrace:
@@ -96,7 +125,7 @@ def read_kineto(path: str | Path, progress: Callable[[int, int], None] | None = 
             _read_document(text, columns)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
-    return columns.finish()
+    return columns.finish(text.num_repaired, text.num_malformed)
 
 
 class _Columns:
@@ -104,12 +133,20 @@ class _Columns:
 
     def __init__(self) -> None:
         self.num_events = self.num_unusable = 0
+        self._open: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
+        """Events of a track that have begun (`ph` B) and not ended (E)."""
         self.base_ns: int | None = None
         self._names: dict[str, int] = {}
         self._activities, self._annotations, self._launches = array("q"), array("q"), array("q")
 
     def add(self, event: dict[str, Any]) -> None:
         """Keep the useful parts of one event."""
+        phase = event.get("ph")
+        if phase == "B" or phase == "E":
+            ended = self._paired(event, begins=phase == "B")
+            if ended is None:
+                return
+            event = ended
         category = _text(event.get("cat"))
         if category in KINDS:
             self._add_activity(event, KINDS[category])
@@ -123,6 +160,18 @@ class _Columns:
             if times is not None:
                 self._annotations.extend((*times, self._name(event)))
 
+    def _paired(self, event: dict[str, Any], *, begins: bool) -> dict[str, Any] | None:
+        """Join an event's begin with its end to one of `ph` X; None until its end is there."""
+        track = self._open.setdefault((str(event.get("pid")), str(event.get("tid"))), [])
+        if begins:
+            track.append(event)
+            return None
+        begun = track.pop() if track else {}
+        begin_ns, end_ns = _ns(begun.get("ts")), _ns(event.get("ts"))
+        if begin_ns is None or end_ns is None:
+            return begun
+        return begun | {"ph": "X", "dur": Decimal(end_ns - begin_ns) / 1000}
+
     def _add_activity(self, event: dict[str, Any], kind: int) -> None:
         times, args = _times(event), _args(event)
         if times is None:
@@ -135,10 +184,13 @@ class _Columns:
     def _name(self, event: dict[str, Any]) -> int:
         return self._names.setdefault(_text(event.get("name")), len(self._names))
 
-    def finish(self) -> KinetoTrace:
+    def finish(self, num_repaired: int, num_malformed: int) -> KinetoTrace:
+        self.num_unusable += sum(_text(event.get("cat")) in KINDS for track in self._open.values() for event in track)
         return KinetoTrace(
             self.num_events,
             self.num_unusable,
+            num_repaired,
+            num_malformed,
             self.base_ns,
             list(self._names),
             _ordered(self._activities, len(ACTIVITY_FIELDS)),
@@ -193,45 +245,62 @@ def _read_document(text: _Text, columns: _Columns) -> None:
     found = False
     first = text.peek()
     if first == "[":
-        _read_events(text, columns)
+        _read_events(text, columns, open_end=True)
         return
     if first != "{":
         raise text.no_trace("it is empty" if not first else "it is not JSON")
-    for key in text.members():
-        if key == "traceEvents" and text.peek() == "[":
-            found = True
-            _read_events(text, columns)
-        elif key == "baseTimeNanoseconds":
-            columns.base_ns = _whole(text.value())
-        else:
-            text.value()
+    members = text.members()
+    while True:
+        try:
+            for key in members:
+                if key == "traceEvents" and text.peek() == "[":
+                    found = True
+                    _read_events(text, columns)
+                elif key == "baseTimeNanoseconds":
+                    columns.base_ns = _whole(text.value())
+                else:
+                    text.value()
+            break
+        except _Malformed:  # of a member that is not read, or was read to its end: the log in INFO, a device's name
+            if not text.next_used():
+                if not found:
+                    raise
+                break
+            text.num_malformed += 1
+            members = text.members(inside=True)
     if not found:
         raise text.no_trace("it has no list traceEvents")
 
 
-def _read_events(text: _Text, columns: _Columns) -> None:
-    for event in text.elements():
+def _read_events(text: _Text, columns: _Columns, *, open_end: bool = False) -> None:
+    for event in text.elements(open_end=open_end):
         if not isinstance(event, dict):
             raise text.no_trace("its traceEvents are not objects")
         columns.num_events += 1
-        text.num_events = columns.num_events
+        text.num_events = columns.num_events + text.num_malformed
         columns.add(event)
+
+
+class _Malformed(ConfigError):
+    """A value that is not JSON."""
 
 
 class _Text:
     """A position in a JSON text of any length; holds one chunk and the rest of the one before."""
 
     def __init__(self, raw: BinaryIO, path: str, progress: Callable[[int, int], None] | None) -> None:
-        self.num_events = 0
-        """Complete events so far, for messages."""
+        self.num_events = self.num_repaired = self.num_malformed = 0
+        """Complete events so far, for messages; those that are not JSON and were repaired, or left out."""
         self._raw, self._path, self._progress = raw, path, progress
         self._size = os.fstat(raw.fileno()).st_size
         self._zipped, self._num_read = raw.read(2) == b"\x1f\x8b", 0
         raw.seek(0)
         self._file: Any = gzip.GzipFile(fileobj=raw) if self._zipped else raw
-        self._decode = getincrementaldecoder("utf-8")("replace").decode
+        self._decoder: IncrementalDecoder | None = None
+        """Chosen by the first bytes."""
         # Numbers with a decimal point stay as they are written: times are converted exactly, the rest is not needed.
-        self._scan = json.JSONDecoder(parse_float=str).raw_decode
+        # Not strict: Kineto leaves line ends and tabs in names unescaped.
+        self._scan = json.JSONDecoder(parse_float=str, strict=False).raw_decode
         self._text, self._at, self._num_passed, self._ended = "", 0, 0, False
 
     def peek(self) -> str:
@@ -267,7 +336,7 @@ class _Text:
     def _go_on(self, message: str, place: int) -> None:
         """Read more text after a value that could not be decoded, unless `message` shows that more text cannot help."""
         if len(self._text) - self._at > MOST_VALUE_CHARS:
-            raise self._damaged(f"a value of more than {MOST_VALUE_CHARS:,} characters", self._at)
+            raise ConfigError(str(self._damaged(f"a value of more than {MOST_VALUE_CHARS:,} characters", self._at)))
         unterminated = message.startswith("Unterminated string")
         if not unterminated and place <= len(self._text) - self._at - LONGEST_WORD:
             raise self._damaged(message, self._at + place)
@@ -278,22 +347,84 @@ class _Text:
             raise self._damaged(message, place)
         raise self._cut_off()
 
-    def elements(self) -> Iterator[Any]:
-        """The values of the list that begins here."""
+    def elements(self, *, open_end: bool = False) -> Iterator[Any]:
+        """The values of the list that begins here. `open_end`: its bracket may be missing, as the format allows."""
         self._expect("[")
         if self.peek() == "]":
             self._at += 1
             return
         while True:
-            yield self.value()
-            if self._expect(",]") == "]":
+            yield from self._element()
+            if open_end and not self.peek():
+                return
+            ends = self._expect(",]") == "]"
+            if not ends and self.peek() == "]":  # a comma after the last event, which writers in loops leave
+                ends = bool(self._expect("]"))
+            if ends or (open_end and not self.peek()):
                 return
 
-    def members(self) -> Iterator[str]:
-        """The keys of the object that begins here; the caller takes the value after each key."""
-        self._expect("{")
-        if self.peek() == "}":
-            return
+    def _element(self) -> Iterator[Any]:
+        """The next value; nothing for one that is not JSON and cannot be repaired. Moves to what separates values."""
+        self.peek()
+        begin = self._num_passed + self._at
+        try:
+            value = self.value()
+            found = self.peek()
+            if not found or found in ",]":
+                yield value
+                return
+            problem = self._damaged(f"found {found!r} instead of , or ]", self._at)  # a quote in a name ended it early
+            if begin >= self._num_passed:  # still held: the whole event can be repaired
+                self._at = begin - self._num_passed
+        except _Malformed as malformed:
+            problem = malformed
+        event = self._repaired_event(problem)
+        if event is None:
+            self.num_malformed += 1
+        else:
+            self.num_repaired += 1
+            yield event
+
+    def _repaired_event(self, problem: _Malformed) -> JsonObject | None:
+        """Move to the end of the event that begins here and is not JSON; the event, if it can be repaired."""
+        while True:
+            end = NEXT_EVENT.search(self._text, self._at)
+            if end is not None and (self._ended or end.end() + LONGEST_HEAD < len(self._text)):
+                break
+            if len(self._text) - self._at > MOST_VALUE_CHARS:
+                raise ConfigError(str(problem))
+            if not self._refill():
+                end = NEXT_EVENT.search(self._text, self._at) or self._last_end()
+                break
+        if end is None:
+            raise ConfigError(str(problem))
+        begin, self._at = self._at, end.start() + 1
+        return repaired(self._text[begin : self._at])
+
+    def _last_end(self) -> re.Match[str] | None:
+        """The end of the file's last event, if the file is whole."""
+        if not self._text.rstrip().endswith(("}", "]")):
+            raise self._cut_off()
+        return LAST_EVENT.search(self._text, self._at)
+
+    def next_used(self) -> bool:
+        """Move to the next member that is read, past one that is not JSON; False where the file has no more."""
+        self._at += 1
+        while True:
+            found = USED_MEMBER.search(self._text, self._at)
+            if found is not None:
+                self._at = found.start()
+                return True
+            self._at = max(self._at, len(self._text) - LONGEST_KEY)
+            if not self._refill():
+                return False
+
+    def members(self, *, inside: bool = False) -> Iterator[str]:
+        """The keys of the object that begins here, or goes on here; the caller takes the value after each key."""
+        if not inside:
+            self._expect("{")
+            if self.peek() == "}":
+                return
         while True:
             if self.peek() != '"':
                 self._expect('"')
@@ -324,6 +455,8 @@ class _Text:
             raise ConfigError(
                 f"{self._path} is damaged after event {self.num_events:,} ({error}); export or copy it again"
             ) from error
+        while self._decoder is None and len(chunk) < LONGEST_MARK and (more := self._file.read1(CHUNK_BYTES)):
+            chunk += more
         self._num_read += len(chunk)
         if self._zipped and self._num_read > max(LEAST_LIMIT, MOST_RATIO * self._size):
             raise ConfigError(
@@ -332,7 +465,10 @@ class _Text:
             )
         self._ended = not chunk
         self._num_passed += self._at
-        self._text = self._text[self._at :] + self._decode(chunk, self._ended)
+        if self._decoder is None:
+            encoding = next((name for mark, name in MARKS.items() if chunk.startswith(mark)), "utf-8")
+            self._decoder = getincrementaldecoder(encoding)("replace")
+        self._text = self._text[self._at :] + self._decoder.decode(chunk, self._ended)
         self._at = 0
         if self._progress is not None:
             self._progress(self._raw.tell(), self._size)
@@ -344,9 +480,9 @@ class _Text:
             "(full disk, ended process, broken copy); export or copy it again"
         )
 
-    def _damaged(self, message: str, position: int) -> ConfigError:
+    def _damaged(self, message: str, position: int) -> _Malformed:
         at = self._num_passed + position
-        return ConfigError(
+        return _Malformed(
             f"{self._path} is not valid JSON after event {self.num_events:,}, character {at:,} ({message}); export "
             "or copy it again"
         )

@@ -23,7 +23,7 @@ def print_gaps(summary: TraceGaps, console: Console | None = None) -> None:
     rows = [
         ("device", device),
         ("window", fmt.duration(summary.window_s)),
-        ("busy", fmt.percent(summary.busy_fraction, decimals=2)),
+        ("busy", fmt.percent(summary.busy_fraction, decimals=2) + _collectives(summary)),
         ("idle", fmt.duration(summary.idle_s) + waited),
         ("gaps", f"{gaps.count:,}, p50 {fmt.duration(gaps.p50_s)}, p95 {fmt.duration(gaps.p95_s)}"),
         ("kernels/step", _kernels(summary.kernels_per_step)),
@@ -33,6 +33,14 @@ def print_gaps(summary: TraceGaps, console: Console | None = None) -> None:
     largest = [_gap(gap) for gap in gaps.largest]
     print_bullets(console, "Largest gaps (step, kernel before → kernel after)", largest)
     print_caveats(console, summary.caveats)
+
+
+def _collectives(summary: TraceGaps) -> str:
+    """How much of the busy time is work, and how much only collectives; "" without any."""
+    if not summary.num_collectives:
+        return ""
+    works, waits = fmt.percent(summary.works_fraction, decimals=2), fmt.percent(summary.collective_fraction, decimals=2)
+    return f": works {works}, waits in collectives {waits} ({summary.num_collectives:,} kernels)"
 
 
 def _kernels(steps: KernelsPerStep | None) -> str:

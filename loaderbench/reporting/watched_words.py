@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from loaderbench.findings.figures import duration
 from loaderbench.printable import clean
 from loaderbench.recording.facts import WatchedFacts, WatchedLoader
+from loaderbench.recording.record import Verdict, Where
 
 
 def loader_names(loaders: Sequence[WatchedLoader]) -> list[str]:
@@ -31,6 +33,93 @@ def of_stores(seen: WatchedFacts) -> str:
         return ""
     first, *others = map(clean, seen.stores)
     return f" ({first}{f' and {len(others)} more' if others else ''})"
+
+
+NAMED = {
+    "sampler": "The sampler limits this run: {line} runs in the script's own process for {part} of its time.",
+    "gil": "Another thread holds the GIL: {line} keeps it from the training thread.",
+    "own_threads": "PyTorch's own threads limit this run: they are more than the CPUs, and the step waits for them at "
+    "{line}.",
+    "gc": "Garbage collection within the steps limits this run: {part} of the training thread's time, at {line}.",
+    "checkpoint": "Checkpoints within the steps limit this run: {part} of the training thread's time, at {line}.",
+    "validation": "Validation within the steps limits this run: {part} of the training thread's time, at {line}.",
+    "logging": "Logging limits this run: {part} of the training thread's time, at {line}.",
+    "compile": "Compilation within the steps limits this run: {part} of the training thread's time, at {line}.",
+    "sync": "A synchronizing call limits this run: {part} of the training thread's time, at {line}.",
+    "collective": "A collective limits this run: {part} of the training thread's time, at {line}.",
+    "lock": "A lock in the data set's code limits this run: workers wait for it at {line} for {part} of their time.",
+    "sleep": "A sleep in the data set's code limits this run: workers are at {line} for {part} of their time.",
+    "no_loader": "The loop makes its batches itself, without a loader: {line} takes {part} of the time of making one.",
+}
+"""Detail of a cause → the sentence that names it, and its line."""
+
+
+def by_name(verdict: Verdict, seen: WatchedFacts | None = None) -> str | None:
+    """Name what limits a watched script by its line or its counts; None if the cause has no name of its own."""
+    if seen is not None and (by_counts := _by_counts(verdict, seen)) is not None:
+        return by_counts
+    words = NAMED.get(verdict.cause_detail or "")
+    if words is None or not verdict.where:
+        return None
+    first = verdict.where[0]
+    return words.format(line=_line(first), part=f"{first.fraction:.0%}")
+
+
+def _by_counts(verdict: Verdict, seen: WatchedFacts) -> str | None:
+    """Name what limits a watched script by what was counted."""
+    main, known = seen.loaders[0], seen.affinity
+    codes = {one.code: one.details for one in verdict.advice}
+    match verdict.cause_detail:
+        case "delivery" if main.delivered is not None:
+            return (
+                f"Delivery limits this run: a batch comes in {main.delivered.objects} objects, and the training thread "
+                "receives each by itself."
+            )
+        case "epoch_start" if "quick_sampler" in codes:
+            return f"The start of each epoch limits this run: {_first_of_epochs(seen)}, most of it the sampler's own."
+        case "epoch_start" if "quick_first_batch" in codes:
+            return f"The start of each epoch limits this run: {_first_of_epochs(seen)}, most of it the first batch."
+        case "epoch_start":
+            return f"The start of each epoch limits this run: {_first_of_epochs(seen)}, to stop and start its workers."
+        case "one_worker" if "slow_worker" in codes:
+            slow = codes["slow_worker"]
+            return (
+                f"One slow worker limits this run: worker {slow['slow']} takes {slow['times']:.1f}× as long as others."
+            )
+        case "one_worker":
+            given = " and ".join(f"{one:,}" for one in main.by_worker)
+            return f"One worker limits this run: the {main.workers} workers gave {given} batches."
+        case "order":
+            return "The order of batches limits this run: those that are ready wait for a slow one before them."
+        case "affinity" if known is not None:
+            return f"The CPU affinity limits this run: it is allowed {known.allowed} of {known.machine} CPUs."
+    return None
+
+
+def _first_of_epochs(seen: WatchedFacts) -> str:
+    """`1.6 s of an epoch's 2.2 s`, of the epochs after the first."""
+    later = [one for one in seen.epochs if one.num_batches][1:]
+    parts = ((one.opening, one.first, one.stop or 0.0, one.first_round or 0.0) for one in later)
+    starts = sum(map(sum, parts)) / max(1, len(later))
+    return f"{duration(starts)} of an epoch's {duration(sum(one.seconds for one in later) / max(1, len(later)))}"
+
+
+def where_line(where: Where) -> str:
+    """`62 % of worker time: transforms.py:41 ElasticTransform (running)`."""
+    who = {"worker": "worker", "consumer": "training thread's", "other": "other threads'"}.get(where.role, where.role)
+    return f"{where.fraction:.0%} of {who} time: {_line(where)} ({STATES.get(where.state, where.state)})"
+
+
+def _line(where: Where) -> str:
+    file = where.file.rpartition("/")[2]
+    return clean(f"{file}:{where.line} {where.callee or where.function}")
+
+
+STATES = {
+    "runnable": "waits for a CPU", "file": "reads a file", "socket": "waits for a socket", "fault": "page fault",
+    "lock": "waits for a lock", "sleep": "sleeps", "pipe": "waits for a pipe", "gpu": "waits for the GPU",
+    "gil": "waits for the GIL", "other": "waits",
+}  # fmt: skip
 
 
 def _what_tells_apart(alike: Sequence[WatchedLoader]) -> list[str]:

@@ -46,6 +46,7 @@ from loaderbench.studies.watch_writing import Writing, check_every
 from loaderbench.studies.watched import ended_early, nothing_seen
 from loaderbench.studies.watched_run import run_of
 from loaderbench.watching.applying import Applier
+from loaderbench.watching.batch_function import BatchFunction
 from loaderbench.watching.data_loader import noticed
 from loaderbench.watching.iterable import WatchedBatches, WatchedGenerator
 from loaderbench.watching.kept import Kept
@@ -57,6 +58,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 T = TypeVar("T")
+
+UNTOLD_S = 0.05
+"""Processor time of the sampling process beyond what it has told: it counts as a child's where all orphans of a
+container go to the script."""
 
 
 class ScriptWatch:
@@ -113,7 +118,10 @@ class ScriptWatch:
         assert self.watcher is not None
         if self._failed is not None:
             return ended_early(self.watcher, self._failed, is_judged=False)
-        started = children_cpu_s() > self._children_cpu_s or bool(psutil.Process().children())
+        sampling = self.watcher.sampling
+        own, own_s = (None, 0.0) if sampling is None else (sampling.pid, sampling.cpu_s + UNTOLD_S)
+        children = [one for one in psutil.Process().children() if one.pid != own]
+        started = children_cpu_s() > self._children_cpu_s + own_s or bool(children)
         return nothing_seen(self.watcher, started_processes=started)
 
     def run(self) -> object:
@@ -134,7 +142,9 @@ class ScriptWatch:
         with all_noticed(watcher, self._applier):
             watcher.before_first = threads_heeded()
             self.watcher = _Watch.current = watcher
+            watcher.sample()
             self._children_cpu_s = children_cpu_s()  # importing PyTorch may start processes, too
+            without_loader = None if watcher.sampling is None else BatchFunction(watcher)
             self._interpreter = Interpreter()
             ends.begin()
             try:
@@ -147,6 +157,8 @@ class ScriptWatch:
                 code = 1
             finally:
                 let_workers_end()
+                if without_loader is not None:
+                    without_loader.close()
                 _Watch.current = None
         if originals.os.getpid() != self._pid:
             return code
@@ -450,6 +462,7 @@ class OwnWatch:
             self._writing = Writing(store, every_s, make, self.watcher)
         self._watching, self._owner = all_noticed(self.watcher), originals.os.getpid()
         self._watching.__enter__()
+        self.watcher.sample()
         _Watch.current, _Watch.own = self.watcher, self
         atexit.register(self.leave)
         # A process that multiprocessing forked ends without atexit, but with this.

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from signal import SIGBUS, SIGKILL
 
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
-from loaderbench.machine import available_memory_bytes
+from loaderbench.machine import available_memory_bytes, machine_cpus
+from loaderbench.originals import os
 from loaderbench.recording.facts import (
     Facts,
     Failure,
     Recording,
     Trial,
+    WatchedAffinity,
     WatchedApplied,
     WatchedFacts,
     WatchedLoader,
@@ -30,12 +33,27 @@ from loaderbench.watching.watcher import Watcher
 def ended_early(watcher: Watcher, failed: str, *, is_judged: bool) -> str:
     """What to say of a script that an error ended. `failed`: the error's class. `is_judged`: a verdict follows."""
     num = sum(one.num_batches for one in watcher.seen.values())
-    taken = f"the script failed ({failed}) after {num} batch{'es' * (num != 1)}"
+    taken = f"the script failed ({failed}) after {num} batch{'es' * (num != 1)}{_killed(watcher)}"
     if is_judged:
         return f"{taken}; the result covers those"
     if any(one.num_iterators for one in watcher.seen.values()):
         return f"{taken}, too few for a verdict"
     return f"the script failed ({failed}) before it iterated a watched loader"
+
+
+def _killed(watcher: Watcher) -> str:
+    """`; worker 0 was killed by signal 9 (…)`, of the loader that gave the last batch; empty if none was."""
+    queue = None if watcher.active is None else watcher.active.queue
+    found = [] if queue is None else queue.killed()
+    if not found:
+        return ""
+    number, signal = found[0]
+    why = ""
+    if signal == SIGKILL:
+        why = " (the kernel does so when memory runs out)"
+    elif signal == SIGBUS:
+        why = " (/dev/shm is full: raise --shm-size)"
+    return f"; worker {number} was killed by signal {signal}{why}"
 
 
 def nothing_seen(watcher: Watcher, *, started_processes: bool = False) -> str:
@@ -88,6 +106,7 @@ def surrounded(facts: WatchedFacts, main: Seen, watcher: Watcher, applier: Appli
         epochs=main.epochs(),
         memory=tuple(around.readings),
         shared=around.shared,
+        affinity=WatchedAffinity(len(os.sched_getaffinity(0)), around.workers_cpus, machine_cpus()),
         torch_threads=None if torch is None else torch.get_num_threads(),
         available_memory_bytes=memory,
         page_s=page_seconds(),
@@ -104,7 +123,8 @@ def loader_of(one: Seen) -> WatchedLoader:
         source.kind, source.data, source.num_samples, source.batch_size, source.workers, source.prefetch,
         one.num_iterators, one.num_batches,
         WatchedSeconds(**{kind: one.times_ns[kind] / 1e9 for kind in KINDS}), one.phase,
-        one.iterated_at,
+        one.iterated_at, one.index_ns / 1e9 / one.num_indexed if one.num_indexed else None,
+        one.delivered, one.batches_by_worker(),
     )  # fmt: skip
 
 
@@ -112,14 +132,14 @@ def _told(main: Seen, settings: WatchedSettings) -> WatchedSettings:
     """The settings with what the workers told."""
     times = [one for one in main.times if one.num_batches]
     if not times:
-        return settings
+        return _with_counts(main, settings)
     sums: dict[str, tuple[float, int]] = {}
     for transform in (transform for one in times for transform in one.transforms()):
         seconds, num = sums.get(transform.name, (0.0, 0))
         sums[transform.name] = seconds + transform.seconds, num + transform.num_calls
     looks = [one.draws_random for one in times if one.draws_random is not None]
     return replace(
-        settings,
+        _with_counts(main, settings),
         transforms=tuple(WatchedTransform(name, seconds, num) for name, (seconds, num) in sums.items()),
         num_timed=sum(one.num_batches for one in times),
         timed_s=sum(one.seconds for one in times),
@@ -127,6 +147,10 @@ def _told(main: Seen, settings: WatchedSettings) -> WatchedSettings:
         worker_threads=max(one.most(THREADS) or 0 for one in times) or None,
         draws_random=any(looks) if looks else None,
     )
+
+
+def _with_counts(main: Seen, settings: WatchedSettings) -> WatchedSettings:
+    return replace(settings, same_random=main.same_random, repeats=main.repeats)
 
 
 def _after(applier: Applier, watcher: Watcher) -> Seen | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from loaderbench.findings.table import words
 from loaderbench.originals import os, time
@@ -32,6 +32,8 @@ NOTICED = "_loaderbench_noticed"
 """Of a loader."""
 RING = "_loaderbench_ring"
 """Of an iterator: where its workers write, for as long as they live."""
+NUM_PROCESS = 3
+"""Arguments of the method that takes a batch from a worker, where it is given the worker (PyTorch 2.6 and later)."""
 MOST_TIMED = 64
 """Iterators of a loader whose transforms' times are kept: each is memory that their workers share."""
 
@@ -55,6 +57,11 @@ class DataLoaderQueue:
         works = iterator._workers_status  # a worker at its shard's end gives nothing for what it is still asked
         missing = sum(len(task) == 1 and works[task[0]] for task in iterator._task_info.values())
         return bool(iterator._data_queue.qsize() >= missing)
+
+    def killed(self) -> list[tuple[int, int]]:
+        """(number, signal) of the workers that a signal ended."""
+        workers = enumerate(getattr(self._reference(), "_workers", []))
+        return [(number, -one.exitcode) for number, one in workers if (one.exitcode or 0) < 0]
 
     def pids(self) -> list[int]:
         workers = getattr(self._reference(), "_workers", [])
@@ -93,6 +100,7 @@ def settings_of(loader: Any) -> WatchedSettings:
     method = multiprocessing.get_start_method(allow_none=True) if context is None else context.get_start_method()
     sampler = type(loader.batch_sampler if loader.batch_size is None else loader.sampler)
     return WatchedSettings(
+        in_order=bool(getattr(loader, "in_order", True)),
         persistent=bool(loader.persistent_workers),
         pin_memory=bool(loader.pin_memory),
         collate=name_of(loader.collate_fn),
@@ -137,12 +145,15 @@ def _note(seen: Seen, loader: Any, times: Times | None) -> None:
         seen.times.append(times)
 
 
-def _ring_of(kept: Any, workers: int) -> tuple[SpanRing, list[int]]:
+def _ring_of(kept: Any, loader: Any) -> tuple[SpanRing, list[int]]:
     """Where a new iterator's workers write, and what each had made before. `kept`: the one whose workers stay."""
+    from torch.utils.data import IterableDataset
+
     ring = getattr(kept, RING, None)
     if ring is not None:
         return ring, _made_before(kept, ring)
-    ring = SpanRing(workers)
+    workers, iterable = loader.num_workers, isinstance(loader.dataset, IterableDataset)
+    ring = SpanRing(workers, workers * (loader.prefetch_factor or 0), iterable=iterable)
     return ring, ring.made()
 
 
@@ -177,6 +188,8 @@ class _Making(threading.local):
     are of. A worker inherits it; a loader within its data set is another one."""
 
     found: tuple[SpanRing, Times, Any] | None = None
+    sampler_ns = 0
+    """What its sampler took until it gave the indices of the first batches."""
 
 
 @contextmanager
@@ -185,8 +198,7 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
     gets what notices one more class of them, with an `__iter__` of its own, and gives what undoes that."""
     import torch.utils.data.dataloader as home
 
-    owner, making = os.getpid(), _Making()
-    base: Any = home._BaseDataLoaderIter
+    owner, making, base = os.getpid(), _Making(), cast(Any, home._BaseDataLoaderIter)
     old_next, old_index = base.__next__, base._next_index
 
     def make(old_iter: Callable[[Any], Any], loader: Any) -> Any:
@@ -197,10 +209,10 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
         if watcher.wants("shadow") and watcher.is_on_its_thread:
             start_shadow(watcher, loader)
         kept = loader._iterator if loader.persistent_workers else None  # workers that stay go on with their ring
-        ring, made = _ring_of(kept, loader.num_workers)
+        ring, made = _ring_of(kept, loader)
         times = times_for(loader)
         connections().look()  # which ones are not those of the workers
-        making.found = ring, times, loader.dataset
+        making.found, making.sampler_ns = (ring, times, loader.dataset), 0
         begun = time.perf_counter_ns()
         try:
             iterator = old_iter(loader)
@@ -208,13 +220,15 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
             making.found = None
             getattr(kept, "__dict__", {}).pop("_next_index", None)
         queue = DataLoaderQueue(iterator) if loader.num_workers else None
-        tells = made and getattr(loader, "in_order", True)  # else no batch tells which worker made it
+        tells = made and (getattr(loader, "in_order", True) or _names_workers())  # else no batch tells who made it
         of_it = source_of(loader), begun, ring if tells else None, made, queue
         watched = watcher.opened(*of_it, loader.dataset, loader)
         setattr(iterator, MARK, watched)
         setattr(iterator, RING, ring)
         if watched is not None:
+            watched.seen.starts[-1].sampler_ns = making.sampler_ns
             _note(watched.seen, loader, None if kept is not None else times)
+            watcher.has_workers(watched.seen, [] if queue is None else queue.pids())
         return iterator
 
     @unseen
@@ -224,26 +238,83 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
             return old_next(iterator)
         return watched.step(old_next, iterator)
 
-    def index(iterator: Any) -> Any:
-        found, shadow = old_index(iterator), watcher.shadow
-        if shadow is not None and shadow.is_over(iterator._dataset) and os.getpid() == owner:
-            shadow.took(found)
-        return found
-
     notice = partial(_made_by, make)
-    back, base.__next__ = notice(home.DataLoader), step
-    if watcher.wants("shadow"):
-        base._next_index = index
+    back, base.__next__, base._next_index = (
+        notice(home.DataLoader), step, _timed_index(old_index, watcher, making),
+    )  # fmt: skip
     try:
-        with _timed_fetchers(making), closed_ones_counted():
+        with _timed_fetchers(making, watcher), _timed_starts(making), closed_ones_counted():
             yield notice
     finally:
         back()
         base.__next__, base._next_index = old_next, old_index
 
 
+def _timed_index(old: Callable[[Any], Any], watcher: Watcher, making: _Making) -> Callable[[Any], Any]:
+    """What gives the indices of a batch: its time is the sampler's, but for the first batches of an iterator."""
+    owner = os.getpid()
+
+    @unseen
+    def index(iterator: Any) -> Any:
+        watched, begun = iterator.__dict__.get(MARK), time.perf_counter_ns()
+        found, shadow = old(iterator), watcher.shadow
+        if watched is not None and watched.num_batches and making.found is None:
+            watched.seen.gave_indices(time.perf_counter_ns() - begun)
+        if making.found is not None:
+            making.sampler_ns += time.perf_counter_ns() - begun
+        if shadow is not None and shadow.is_over(iterator._dataset) and os.getpid() == owner:
+            shadow.took(found)
+        return found
+
+    return index
+
+
+def _names_workers() -> bool:
+    """Whether this PyTorch says which worker a batch is from."""
+    import torch.utils.data.dataloader as home
+
+    return home._MultiProcessingDataLoaderIter._process_data.__name__ == _OF_WORKER
+
+
+_OF_WORKER = "process_of_worker"
+
+
 @contextmanager
-def _timed_fetchers(making: _Making) -> Iterator[None]:
+def _timed_starts(making: _Making) -> Iterator[None]:
+    """Note what a sampler takes to begin, which some do all their work in, and the worker of each batch."""
+    import torch.utils.data.dataloader as home
+
+    base, several = cast(Any, home._BaseDataLoaderIter), cast(Any, home._MultiProcessingDataLoaderIter)
+    old_init, old_reset, old_process = base.__init__, base._reset, several._process_data
+
+    def timed(old: Callable[..., Any]) -> Callable[..., Any]:
+        @unseen
+        def begin(iterator: Any, *arguments: Any, **named: Any) -> None:
+            begun = time.perf_counter_ns()
+            old(iterator, *arguments, **named)
+            if making.found is not None:
+                making.sampler_ns += time.perf_counter_ns() - begun
+
+        return begin
+
+    @unseen
+    def process_of_worker(iterator: Any, data: Any, worker: int) -> Any:
+        watched = iterator.__dict__.get(MARK)
+        if watched is not None:
+            watched.by.append(worker)
+        return old_process(iterator, data, worker)
+
+    base.__init__, base._reset = timed(old_init), timed(old_reset)
+    if old_process.__code__.co_argcount == NUM_PROCESS:
+        several._process_data = process_of_worker
+    try:
+        yield
+    finally:
+        base.__init__, base._reset, several._process_data = old_init, old_reset, old_process
+
+
+@contextmanager
+def _timed_fetchers(making: _Making, watcher: Watcher) -> Iterator[None]:
     """Let what makes batches, in this process or in one forked from it, write its spans where its iterator's are."""
     from torch.utils.data import get_worker_info
     from torch.utils.data._utils import fetch as fetching
@@ -256,9 +327,14 @@ def _timed_fetchers(making: _Making) -> Iterator[None]:
         old_fetcher(fetcher, *arguments)
         if making.found is not None and fetcher.dataset is making.found[2]:
             info = get_worker_info()
+            if info is not None and watcher.sampling is not None:
+                watcher.sampling.allow()
             ring, times, _ = making.found
             worker = 0 if info is None else info.id
-            fetcher._lane, fetcher._sampling = Lane(ring, worker), Sampling(times, worker, fetcher.dataset)
+            fetcher._lane, fetcher._sampling = (
+                Lane(ring, worker, fetcher.dataset),
+                Sampling(times, worker, fetcher.dataset),
+            )
             fetcher.collate_fn = fetcher._lane.collating(fetcher.collate_fn)
 
     def timed(old: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
@@ -47,6 +48,9 @@ class Watched:
     ) -> None:
         self.watcher, self.seen, self.ring, self.queue = watcher, seen, ring, queue
         self._made = list(made)
+        self.by = array("H")
+        """The worker of each batch, as the iterator says; empty where it does not."""
+        self._first_known = False
         self._source = seen.source
         self._batch = 0
         self._size_at: Any = None
@@ -88,6 +92,8 @@ class Watched:
             batch = take(iterator) if self._wait_cpu is None else self._take_timed(take, iterator, called)
         except BaseException as error:
             watcher.taking = None
+            if isinstance(error, StopIteration):
+                seen.starts[-1].stop_ns = time.perf_counter_ns() - called
             self.ended()
             if not isinstance(error, StopIteration):
                 self.ring = None  # a script that goes on gets batches that its workers did not make in turn
@@ -95,6 +101,8 @@ class Watched:
         watcher.taking = None
         returned = time.perf_counter_ns()
         watcher.enter(seen, "step", returned)
+        if 0 < self._batch < self._source.workers:
+            seen.starts[-1].round_ns += returned - called
         num = self._samples_of(batch)
         self._rows.append([called, returned, -1, num, -1])
         seen.num_batches += 1
@@ -216,6 +224,7 @@ class Watched:
     def ended(self) -> None:
         """The iterator gave its last batch, or failed."""
         self._close()
+        self.seen.count_by_worker(self.by)
         self.watcher.enter(self.seen, "after", time.perf_counter_ns())
 
     def broken(self) -> None:
@@ -301,6 +310,20 @@ class Watched:
         """Where its workers write when they made each batch, and are told to rest; None where they do not."""
         return self.ring if self.ring is not None and any(self.ring.made()) else None
 
+    @property
+    def _by(self) -> Sequence[int] | None:
+        """The worker of each batch of this epoch; None where that is not known: each gives one in turn."""
+        return self.by if len(self.by) == self._batch else None
+
+    def _note_first(self) -> None:
+        """How long the first batch took in its worker, and which worker gave how many."""
+        if self.ring is None or not self._made or self._first_known or not self._batch:
+            return
+        worker = self.by[0] if self.by else 0
+        self._first_known = True
+        if worker < len(self._made):
+            self.seen.starts[-1].first_made_s = self.ring.first_s(worker, self._made[worker])
+
     def _go_on(self) -> None:
         """Workers that rest behind a burst do so no more."""
         since, self._rests_since = self._rests_since, None
@@ -316,6 +339,7 @@ class Watched:
         """The window's steps become a segment; the next window begins as one of the run as it is."""
         begun = time.perf_counter_ns()
         self._go_on()
+        self._note_first()
         self._end_window()
         self.watcher.told()
         self.watcher.windows_ns += time.perf_counter_ns() - begun
@@ -341,12 +365,13 @@ class Watched:
         consumer_s = None if cpu_since is None else time.thread_time() - cpu_since
         spans = None
         if arm is Arm.REAL:
-            spans = None if self.ring is None else self.ring.table(self._made, first, len(rows))
+            spans = None if self.ring is None else self.ring.table(self._made, first, len(rows), self._by)
             if spans is None and self.seen.has_spans:
                 return  # batches that cannot be told from each other, at the end of shards of unlike lengths
             self.seen.has_spans |= spans is not None
         if self.ring is not None:
             self.seen.stores = self.ring.stores() or self.seen.stores
+            self.seen.note_ring(self.ring)
         seen = self.seen  # a window of the run as it is, and the burst behind it, are one round
         seen.num_rounds = max(0, seen.num_rounds + (arm is Arm.REAL))
         on_device = self.watcher.device is not None
@@ -356,6 +381,7 @@ class Watched:
             wait_cpu_s=wait_cpu_s, looks=together(looks) if looks else None,
         )  # fmt: skip
         self.watcher.keep(Unsettled(seen, rows, dose, make, on_device=on_device))
+        seen.by_worker_open = self.by
         pids = [] if self.queue is None else self.queue.pids()
         seen.surroundings.look(seen.num_batches, seen.num_iterators, pids)
 

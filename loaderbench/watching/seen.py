@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -12,7 +13,8 @@ from types import FrameType
 from typing import Any, Literal, Protocol
 
 from loaderbench.originals import os
-from loaderbench.recording.facts import MOST_EPOCHS, Segment, WatchedEpoch, WatchedSettings
+from loaderbench.recording.facts import MOST_EPOCHS, Segment, WatchedDelivery, WatchedEpoch, WatchedSettings
+from loaderbench.watching.spans import SpanRing
 from loaderbench.watching.surroundings import Surroundings
 from loaderbench.watching.transforms import Times
 from loaderbench.watching.within import is_own
@@ -143,9 +145,27 @@ class Queue(Protocol):
 
     def is_full(self) -> bool: ...
 
+    def killed(self) -> list[tuple[int, int]]:
+        """(number, signal) of the processes that a signal ended."""
+        ...
+
     def pids(self) -> list[int]:
         """Of the processes that fill it."""
         ...
+
+
+@dataclass
+class Start:
+    """How an iterator began, and how it ended."""
+
+    sampler_ns: int = 0
+    """Its sampler's own start."""
+    stop_ns: int | None = None
+    """The call of next() that ended it; None where it was broken off."""
+    round_ns: int = 0
+    """Waiting for the first batch of each worker but one."""
+    first_made_s: float | None = None
+    """In which its first batch was made in its worker; None where that is not known."""
 
 
 @dataclass
@@ -188,6 +208,19 @@ class Seen:
     phase: str | None = None
     times_ns: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     """What the thread spent on it."""
+    index_ns: int = 0
+    """What its sampler took, without the first batch of each iterator."""
+    starts: list[Start] = field(default_factory=list)
+    """Of its iterators."""
+    delivered: WatchedDelivery | None = None
+    repeats: float | None = None
+    same_random: tuple[str, ...] = ()
+    by_worker: Counter[int] = field(default_factory=Counter)
+    """Batches of each worker, of the iterators that ended."""
+    by_worker_open: Sequence[int] = ()
+    """The worker of each batch, of the iterator that is under way."""
+    num_indexed: int = 0
+    """Batches that this is of."""
     times_waits: bool = False
     """Its workers tell nothing, so that what this thread does while it waits was timed."""
 
@@ -212,21 +245,66 @@ class Seen:
         """Its epochs have no more batches than it has workers, all of which are asked for at once."""
         return self.num_iterators > 1 and self.source.workers >= max(*self.recent, self.num_batches - self.num_before)
 
+    def gave_indices(self, ns: int) -> None:
+        """Its sampler did, for one more batch."""
+        self.index_ns += ns
+        self.num_indexed += 1
+
     def mark(self) -> None:
         """One more iterator was made."""
+        if len(self.starts) > MOST_EPOCHS:
+            self.starts[-1] = Start()
+        else:
+            self.starts.append(Start())
         if self.num_iterators > 1:
             self.recent = (*self.recent, self.num_batches - self.num_before)[-RECENT:]
         self.num_before = self.num_batches
         if len(self.marks) <= MOST_EPOCHS:
             self.marks.append(self._spent())
 
+    def note_ring(self, ring: SpanRing) -> None:
+        """What workers counted besides their spans."""
+        found = ring.delivery()
+        if found is not None:
+            most = 0 if self.delivered is None else self.delivered.shared_bytes
+            self.delivered = replace(found, shared_bytes=max(most, found.shared_bytes))
+        if ring.samples is not None:
+            self.repeats = ring.samples.repeats() or self.repeats
+        if ring.random is not None:
+            self.same_random = ring.random.same() or self.same_random
+
+    def count_by_worker(self, by: Sequence[int]) -> None:
+        """An iterator has ended, with its batches from these workers."""
+        self.by_worker.update(by)
+        self.by_worker_open = ()
+
+    def batches_by_worker(self) -> tuple[int, ...]:
+        """Batches of each worker; empty where that is not known."""
+        counts = self.by_worker + Counter(self.by_worker_open)
+        return tuple(counts[worker] for worker in range(self.source.workers)) if counts else ()
+
     def epochs(self) -> tuple[WatchedEpoch, ...]:
         """What the thread spent on each of its iterators."""
         found = []
-        for before, after in pairwise([*self.marks, self._spent()][: MOST_EPOCHS + 1]):
+        for number, (before, after) in enumerate(pairwise([*self.marks, self._spent()][: MOST_EPOCHS + 1])):
             *ns, num = (end - begin for begin, end in zip(before, after, strict=True))
             opening, first, wait, step, after_s = (one / 1e9 for one in ns)
-            found.append(WatchedEpoch(opening, first, wait, step, after_s, num))
+            start = self.starts[number]
+            stop = None if start.stop_ns is None else start.stop_ns / 1e9
+            found.append(
+                WatchedEpoch(
+                    opening,
+                    first,
+                    wait,
+                    step,
+                    after_s,
+                    num,
+                    start.sampler_ns / 1e9,
+                    stop,
+                    start.first_made_s,
+                    start.round_ns / 1e9,
+                )
+            )
         return tuple(found)
 
     def _spent(self) -> tuple[int, ...]:

@@ -87,6 +87,56 @@ def test_without_steps_or_host_calls_the_step_is_unknown_and_said_so(tmp_path: P
         assert [one.code for one in found.caveats] == ["steps_not_annotated"]
 
 
+@pytest.mark.parametrize(
+    "stray",
+    [
+        run("far", 0, 5, 999),
+        run("far", 0, 0, 999),
+        run("far", 4e15, 4e15 + 5, 999),
+        run("a", 0, 5, 2),  # its launch is known
+        run("endless", 1.7e15, 2.6e15, 999),
+    ],
+)
+@pytest.mark.parametrize("with_launches", [True, False])
+def test_a_stray_stamp_leaves_the_window(tmp_path: Path, stray: dict[str, Any], with_launches: bool) -> None:
+    base = 1.7e15
+    events = [one | {"ts": one["ts"] + base} for one in EVENTS if with_launches or one["cat"] != "cuda_runtime"]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps([stray, *events]))
+    found = summarize(read_kineto(path), 0)
+    assert found.window_s == pytest.approx(102e-6)
+    assert [caveat.details for caveat in found.caveats if caveat.code == "stamps_stray"] == [{"num": 1}]
+
+
+def test_a_first_kernel_long_before_the_others_is_of_the_trace(tmp_path: Path) -> None:
+    first = 600e6  # compiled for ten minutes
+    path = tmp_path / "trace.json"
+    events = [one | {"ts": one["ts"] + first} for one in EVENTS]
+    path.write_text(json.dumps([launch(1, 77), run("first", 3, 9, 77), *events]))
+    found = summarize(read_kineto(path), 0)
+    assert found.window_s == pytest.approx(600 + 199e-6)
+    assert not any(caveat.code == "stamps_stray" for caveat in found.caveats)
+
+
+def test_collectives_are_told_from_work(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(
+        json.dumps(
+            [
+                run("gemm", 0, 40, 1),
+                run("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 30, 80, 2, stream=9),
+                run("void cross_device_reduce_1stage<half, 2>", 85, 90, 3),
+                run("gemm_func", 90, 100, 4),
+            ]
+        )
+    )
+    found = summarize(read_kineto(path), 0)
+    assert found.works_fraction == pytest.approx(0.5)
+    assert found.collective_fraction == pytest.approx(0.45)  # 40 – 80 and 85 – 90
+    assert found.busy_fraction == pytest.approx(0.95)
+    assert found.num_collectives == 2
+
+
 def test_steps_of_unlike_kernels_are_not_steady(tmp_path: Path) -> None:
     events, number = [], 0
     for step, num_kernels in enumerate((100, 100, 94)):

@@ -45,7 +45,7 @@ class Orders(SpanRing):
     def made(self) -> list[int]:
         return [self.written, 0]
 
-    def table(self, before: object, first: int, num: int) -> None:  # type: ignore[override]
+    def table(self, before: object, first: int, num: int, by: object = None) -> None:  # type: ignore[override]
         return None
 
 
