@@ -387,6 +387,11 @@ CONTENTION: Mapping[str, CauseDetail] = {
 }  # fmt: skip
 
 
+OF_OTHERS, CLEAR = ("neighbours", "steal"), 1.3
+"""Who takes processors from outside of the script, and the gain from which on what the script does itself is named
+before them: it stays when they are gone."""
+
+
 def named(verdict: Verdict, known: Named | None, held_up_by: str | None) -> Verdict:
     """The verdict with the name of its cause, or with the cause that the samples show instead."""
     if known is None:
@@ -416,18 +421,27 @@ def _by_samples(verdict: Verdict, known: Named, best: Detail | None, held_up_by:
     if verdict.bottleneck == "mixed" and verdict.joint_speedup is not None:
         now = verdict.joint_speedup.value
     verdict = _separated(replace(verdict, where=known.where), known)
+    if verdict.bottleneck == "contention" and held_up_by in OF_OTHERS:
+        now = min(now, CLEAR)
+        if worker_waits(known) and known.worker is not None and known.worker.gain.value > now:
+            return _with(verdict, known.worker)
     if best is not None and best.gain.value > now:
         return _with(verdict, best)
     worker = known.worker
     if known.is_function and worker is not None and verdict.bottleneck in ("storage", "prep", "mixed"):
         rows = known.where if worker.where is None else _first(worker.where, known.where)
         return replace(verdict, cause_detail="no_loader", where=rows)
-    if worker is not None and verdict.bottleneck in ("storage", "prep", "mixed") and worker.word in ("lock", "sleep"):
+    if worker is not None and verdict.bottleneck in ("storage", "prep", "mixed") and worker_waits(known):
         return _with(verdict, worker)
     if verdict.bottleneck == "prep" and worker is not None:
         rows = known.where if worker.where is None else _first(worker.where, known.where)
         return replace(verdict, cause_detail=worker.word, where=rows)
     return _unnamed(verdict, held_up_by)
+
+
+def worker_waits(known: Named) -> bool:
+    """Whether a lock or a sleep is what costs a worker most."""
+    return known.worker is not None and known.worker.word in ("lock", "sleep")
 
 
 def _separated(verdict: Verdict, known: Named) -> Verdict:

@@ -8,8 +8,9 @@ import pytest
 
 from loaderbench.analysis.invariants import broken
 from loaderbench.analysis.record import analyze
+from loaderbench.analysis.watched_places import Detail, Named, named
 from loaderbench.recording.facts import STEP, Collections, Run, Segment, WatchedLoader, WatchedSeconds
-from loaderbench.recording.record import RunRecord
+from loaderbench.recording.record import Estimate, RunRecord, Verdict, Where
 from loaderbench.recording.thread_samples import Place, SampledThread, SampleRows, State
 from tests.watched_facts import followed, run_of, segment
 
@@ -223,3 +224,16 @@ def test_too_few_samples_name_nothing() -> None:
     record = judged(run)
     assert record.verdict is not None
     assert (record.verdict.cause_detail, record.verdict.where) == ("step", ())
+
+
+def test_what_the_script_does_itself_is_named_before_its_neighbours() -> None:
+    """Processes of others come and go; a sampler that costs 1.5× stays. Worth less, it does not."""
+
+    def gain(value: float) -> Estimate:
+        return Estimate(value, value * 0.95, value * 1.05, "ratio", 9, "test")
+
+    crowded = Verdict("contention", speedup_if_removed={"contention": gain(1.95)})
+    for worth, expected in ((1.5, ("prep", "sampler")), (1.2, ("contention", "neighbours"))):
+        sampler = Detail("prep", "sampler", gain(worth), Where("consumer", "running", "t.py", 13, "f", 0.4), 0.01)
+        found = named(crowded, Named((sampler,), None, (), 0.03, None), "neighbours")
+        assert (found.bottleneck, found.cause_detail) == expected
