@@ -43,6 +43,7 @@ from loaderbench.analysis.verification import verified
 from loaderbench.analysis.waiting import waiting_part
 from loaderbench.analysis.watched_advice import advise_watched
 from loaderbench.analysis.watched_notes import notes_of
+from loaderbench.analysis.watched_places import Named, named, names
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import CacheState, Case, Change
 from loaderbench.pipeline.fit import fit
@@ -430,7 +431,8 @@ class Judged:
         if self.usable_cpus is None:  # workers that they can feed
             return verdict
         if self.facts.watched is not None:
-            verdict = next_run.of_a_script(verdict)
+            held_up_by = None if self.contention is None else self.contention.by
+            verdict = named(next_run.of_a_script(verdict), self.named, held_up_by)
             return replace(verdict, advice=self._watched_advice(verdict, self.facts.watched, self.usable_cpus))
         predictions = self.predictions(self.usable_cpus)
         if predictions is None:
@@ -458,6 +460,12 @@ class Judged:
     def replays(self) -> Replays | None:
         fitted = fit(self.run)
         return None if fitted is None else Replays(fitted)
+
+    @cached_property
+    def named(self) -> Named | None:
+        """What samples of the script's threads say."""
+        seen = self.facts.watched
+        return None if seen is None else names(self.recording, self.replays, seen, self.usable_cpus)
 
     def _watched_advice(self, verdict: Verdict, seen: WatchedFacts, cpus: int) -> tuple[Advice, ...]:
         held_up_by = None if self.contention is None else self.contention.by

@@ -22,6 +22,7 @@ from loaderbench.cases.traits import LoaderTraits
 from loaderbench.plain import Json, JsonObject
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.rank_place import RankClock, RankPlace
+from loaderbench.recording.thread_samples import ThreadSamples
 
 SCHEMA = 2
 
@@ -740,6 +741,9 @@ class WatchedLoader:
     iterated_at: tuple[str, ...] | None = None
     """Where the script first iterated it (`train.py:41`), then where that was called from, and so on, a few places of
     the script's own; None where none is known, and in runs that did not store it."""
+    index_s: float | None = None
+    """Mean seconds in which its sampler gives the indices of a batch, without the first one of an epoch; None where it
+    has none, and in runs that did not store it."""
 
 
 @dataclass(frozen=True)
@@ -890,6 +894,8 @@ class WatchCost:
     """From the beginning of one to its end."""
     write_problem: str | None = None
     """Why it could not be stored, the last time that it could not."""
+    sampling_cpu_s: float = 0.0
+    """Processor time of the process that samples the threads: what it can have taken from the script's at most."""
     line_s: float = 0.0
     """Drawing the line on the terminal, and the processor time of judging for it, by a thread beside the script's."""
 
@@ -958,6 +964,8 @@ class WatchedFacts:
     stores: tuple[str, ...] = ()
     """Address and port of those that most of what the first loader reads comes from, over TCP (`10.0.0.5:9000`); empty
     where it reads files, where that is unknown, and in runs that did not store it."""
+    no_samples: str | None = None
+    """Why it is not known what the threads did; None where it is, and in runs that did not store it."""
 
     @property
     def own_s(self) -> float | None:
@@ -977,6 +985,7 @@ class WatchedFacts:
             + cost.delays_s
             + cost.writes_cpu_s
             + cost.line_s
+            + cost.sampling_cpu_s
         )
 
 
@@ -1038,6 +1047,20 @@ class RankRecording:
     """Ranks of a watched script that share this machine; None where the launcher does not tell, and of other runs."""
 
 
+COLLECTION_FIELDS = ("begin_ns", "end_ns", "generation", "place")
+"""Columns of a table of collections."""
+
+
+@dataclass(frozen=True)
+class Collections:
+    """When Python's collector of cycles held up a watched script for long."""
+
+    pauses: Table
+    """[N, len(COLLECTION_FIELDS)]; `place` is a position in `places`, -1 where no line of the script's is known."""
+    places: tuple[tuple[str, int, str], ...]
+    """File, line and function of the script's innermost line meanwhile."""
+
+
 @dataclass
 class Recording:
     """Everything that one process measured."""
@@ -1047,6 +1070,11 @@ class Recording:
     caveats: list[Caveat] = field(default_factory=list)
     rank: RankRecording | None = None
     """None for a run of one process."""
+    samples: ThreadSamples | None = None
+    """What the threads of a watched script did at random times; None where `no_samples` of its facts says why, and in
+    runs that did not store it."""
+    collections: Collections | None = None
+    """None where no collection was long, and in runs that did not store it."""
 
     def of(self, arm: Arm) -> list[Segment]:
         """The segments of one arm, in the order in which they were measured."""

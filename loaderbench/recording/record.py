@@ -18,6 +18,8 @@ from loaderbench.cases.case import CacheState, Case, Change
 from loaderbench.findings.advice import ADVICE_CODES
 from loaderbench.plain import Json, JsonObject
 from loaderbench.recording.caveats import Caveat, Reason
+from loaderbench.recording.estimate import Estimate as Estimate
+from loaderbench.recording.thread_samples import Role, State
 from loaderbench.recording.facts import (
     Environment,
     Failure,
@@ -50,27 +52,6 @@ STAGES: tuple[Cause, ...] = tuple(cause for cause in CAUSES if cause != "content
 """The causes that are work of the run's own; contention is the want of processors for it."""
 SHARES: tuple[Share, ...] = get_args(Share)
 GAP_CLASSES: tuple[GapClass, ...] = get_args(GapClass)
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A figure with its 95 % interval."""
-
-    value: float
-    low: float | None
-    """None where the width of the interval is unknown."""
-    high: float | None
-    unit: str
-    n: int
-    """Number of independent blocks, rounds or processes behind it."""
-    method: str
-
-    @property
-    def half_width(self) -> float | None:
-        """The larger side of the interval; None where there is none."""
-        if self.low is None or self.high is None:
-            return None
-        return max(self.value - self.low, self.high - self.value)
 
 
 @dataclass(frozen=True)
@@ -149,6 +130,34 @@ class DataWait:
     by_timeline: Estimate
 
 
+CauseDetail = Literal[
+    "bandwidth", "latency", "metadata", "tail", "stalls", "drift", "concurrency", "connections", "throttling", "client",
+    "decode", "augment", "collate", "sampler", "delivery", "lock", "sleep", "network", "one_worker", "order",
+    "dataset_code", "no_loader", "epoch_start",
+    "own_threads", "gil", "workers", "neighbours", "quota", "affinity", "steal",
+    "step", "gc", "checkpoint", "logging", "validation", "compile", "sync", "collective",
+]  # fmt: skip
+"""What of a bottleneck it is: of storage, of preparation, of contention, of compute."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """A line of code that threads of one role spend much of their time in."""
+
+    role: Role
+    state: State
+    """What they do there for most of it."""
+    file: str
+    line: int
+    function: str
+    fraction: float
+    """Of the time of these threads; of workers, of that in which they make batches."""
+    callee: str = ""
+    """What the line calls; empty: nothing, or it is unknown."""
+    part: str = ""
+    """The part of a training loop that it belongs to: `sampler`, `dataset`, `collate`, `step` …"""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What limits the run, and what removing it would give."""
@@ -167,6 +176,10 @@ class Verdict:
     evidence: tuple[str, ...] = ()
     """The measured figures behind it, a line each."""
     advice: tuple[Advice, ...] = ()
+    cause_detail: CauseDetail | None = None
+    """None where it is not known."""
+    where: tuple[Where, ...] = ()
+    """The lines that the cause is at first; of a watched script whose threads were sampled."""
 
 
 # -- figures ---------------------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.recording.record import Estimate
+from loaderbench.recording.estimate import Estimate
 
-State = Literal["running", "runnable", "file", "socket", "fault", "lock", "sleep", "pipe", "gpu", "other"]
+State = Literal["running", "runnable", "file", "socket", "fault", "lock", "sleep", "pipe", "gpu", "other", "gil"]
 STATES: tuple[State, ...] = (
     "running",  # on a processor
     "runnable",  # a processor is missing
@@ -29,6 +29,7 @@ STATES: tuple[State, ...] = (
     "pipe",  # waits for a queue or a pipe: nothing to do, or the reader is late
     "gpu",  # in a call of the GPU's driver
     "other",
+    "gil",  # waits for the lock of its Python, which another thread holds
 )
 Role = Literal["consumer", "worker", "pin", "autograd", "other"]
 Owner = Literal["user", "library"]
@@ -57,6 +58,10 @@ class Place:
     callee: str = ""
     """What this line had called; empty: nothing, or it is unknown."""
     owner: Owner = "user"
+    part: str = ""
+    """What the thread does there in a training loop (samplers/places.py); empty: unknown."""
+    callers: tuple[str, ...] = ()
+    """Lines of the user's code that led there, the innermost first: `train.py:52 main`."""
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,13 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from loaderbench.originals import os, time
-from loaderbench.recording.thread_samples import State
 from loaderbench.samplers.procfile import ProcFile
+
+if TYPE_CHECKING:  # it needs numpy, and a process that only samples does not
+    from loaderbench.recording.thread_samples import State
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 READS = {
@@ -98,6 +101,8 @@ class Look:
     major_faults: int = 0
     wakes: int = 0
     """How often it was given a processor."""
+    lock: int = 0
+    """Address of the futex that it waits for; 0: none, or unknown."""
 
     def parts(self) -> tuple[tuple[State, float], ...]:
         """The states and the part of the look that each stands for."""
@@ -136,8 +141,9 @@ class ThreadFiles:
         ran_ns, queued_ns, wakes, faults = (max(0, new - old) for new, old in zip(now, before, strict=True))
         if faults:
             self._faulted_until_s = time.monotonic() + FAULTS_LAST_S
+        self._lock = 0
         state, detail, target = self._waits_for(fields[0].decode())
-        return Look(state, detail, target, ran_ns / 1e9, queued_ns / 1e9, faults, wakes)
+        return Look(state, detail, target, ran_ns / 1e9, queued_ns / 1e9, faults, wakes, self._lock)
 
     def close(self) -> None:
         """May be called twice."""
@@ -190,6 +196,7 @@ class ThreadFiles:
         if number in READS[machine] | WRITES[machine] | SOCKETS[machine]:
             return self._by_files([first], "socket" if number in SOCKETS[machine] else "file", wchan)
         if number in FUTEXES[machine]:
+            self._lock = first
             return "lock", PRIVATE_LOCK if arguments[1] & FUTEX_PRIVATE_FLAG else SHARED_LOCK, ""
         if number in PATHS[machine]:
             return "file", wchan, ""

@@ -134,6 +134,7 @@ class ScriptWatch:
             watcher.before_first = threads_heeded()
             self.watcher = _Watch.current = watcher
             self._children_cpu_s = children_cpu_s()  # importing PyTorch may start processes, too
+            watcher.sample()
             self._interpreter = Interpreter()
             ends.begin()
             try:
@@ -449,6 +450,7 @@ class OwnWatch:
             self._writing = Writing(store, every_s, make, self.watcher)
         self._watching, self._owner = all_noticed(self.watcher), originals.os.getpid()
         self._watching.__enter__()
+        self.watcher.sample()
         _Watch.current, _Watch.own = self.watcher, self
         atexit.register(self.leave)
         # A process that multiprocessing forked ends without atexit, but with this.

@@ -104,7 +104,7 @@ def loader_of(one: Seen) -> WatchedLoader:
         source.kind, source.data, source.num_samples, source.batch_size, source.workers, source.prefetch,
         one.num_iterators, one.num_batches,
         WatchedSeconds(**{kind: one.times_ns[kind] / 1e9 for kind in KINDS}), one.phase,
-        one.iterated_at,
+        one.iterated_at, one.index_ns / 1e9 / one.num_indexed if one.num_indexed else None,
     )  # fmt: skip
 
 

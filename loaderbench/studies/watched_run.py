@@ -53,6 +53,8 @@ def run_of(
     case, facts = _case(name, script, main, watcher), _facts(name, main, watcher)
     assert facts.watched is not None
     facts = replace(facts, watched=surrounded(facts.watched, main, watcher, applier))
+    samples = None if watcher.sampling is None else watcher.sampling.samples(watcher.number_of(main.source))
+    collections = None if watcher.collector is None else watcher.collector.collections()
     rank = None if beside is None else RankRecording(beside.place, (), num_local=beside.num_local)
     return Run(
         run_id="",
@@ -61,7 +63,7 @@ def run_of(
         started_at=started_at,
         wall_s=(time.perf_counter_ns() - watcher.begun_ns) / 1e9,
         environment=environment(),
-        recording=Recording(main.segments, facts, rank=rank),
+        recording=Recording(main.segments, facts, rank=rank, samples=samples, collections=collections),
         trials=trials_of(case, facts, watcher, applier),
     )
 
@@ -134,6 +136,7 @@ def _watched(name: str, main: Seen, watcher: Watcher, *, cuda: bool) -> WatchedF
         cost=cost_of(watcher),
         thread=watcher.thread_name,
         stores=watcher.stores(main)[:MOST_STORES],
+        no_samples=None if watcher.sampling is None else watcher.sampling.problem,
     )
 
 

@@ -29,6 +29,7 @@ def cost_of(watcher: Watcher) -> WatchCost:
     return WatchCost(
         stamp_s, stamps_s, lane_s, watcher.windows_ns / 1e9, watcher.doses.total_ns / 1e9,
         0.0 if watcher.device is None else watcher.device.spent_ns / 1e9,
+        sampling_cpu_s=0.0 if watcher.sampling is None else watcher.sampling.cpu_s,
         line_s=watcher.display_ns / 1e9 + watcher.judging_s,
     )  # fmt: skip
 

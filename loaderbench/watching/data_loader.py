@@ -213,6 +213,8 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
         watched = watcher.opened(*of_it, loader.dataset, loader)
         setattr(iterator, MARK, watched)
         setattr(iterator, RING, ring)
+        if watched is not None and watcher.sampling is not None and queue is not None:
+            watcher.sampling.workers(queue.pids(), watcher.number_of(watched.seen.source))
         if watched is not None:
             _note(watched.seen, loader, None if kept is not None else times)
         return iterator
@@ -225,17 +227,19 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
         return watched.step(old_next, iterator)
 
     def index(iterator: Any) -> Any:
+        watched, begun = iterator.__dict__.get(MARK), time.perf_counter_ns()
         found, shadow = old_index(iterator), watcher.shadow
+        if watched is not None and watched.num_batches and making.found is None:
+            watched.seen.index_ns += time.perf_counter_ns() - begun
+            watched.seen.num_indexed += 1
         if shadow is not None and shadow.is_over(iterator._dataset) and os.getpid() == owner:
             shadow.took(found)
         return found
 
     notice = partial(_made_by, make)
-    back, base.__next__ = notice(home.DataLoader), step
-    if watcher.wants("shadow"):
-        base._next_index = index
+    back, base.__next__, base._next_index = notice(home.DataLoader), step, index
     try:
-        with _timed_fetchers(making), closed_ones_counted():
+        with _timed_fetchers(making, watcher), closed_ones_counted():
             yield notice
     finally:
         back()
@@ -243,7 +247,7 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
 
 
 @contextmanager
-def _timed_fetchers(making: _Making) -> Iterator[None]:
+def _timed_fetchers(making: _Making, watcher: Watcher) -> Iterator[None]:
     """Let what makes batches, in this process or in one forked from it, write its spans where its iterator's are."""
     from torch.utils.data import get_worker_info
     from torch.utils.data._utils import fetch as fetching
@@ -256,6 +260,8 @@ def _timed_fetchers(making: _Making) -> Iterator[None]:
         old_fetcher(fetcher, *arguments)
         if making.found is not None and fetcher.dataset is making.found[2]:
             info = get_worker_info()
+            if info is not None and watcher.sampling is not None:
+                watcher.sampling.allow()
             ring, times, _ = making.found
             worker = 0 if info is None else info.id
             fetcher._lane, fetcher._sampling = Lane(ring, worker), Sampling(times, worker, fetcher.dataset)

@@ -188,6 +188,10 @@ class Seen:
     phase: str | None = None
     times_ns: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     """What the thread spent on it."""
+    index_ns: int = 0
+    """What its sampler took, without the first batch of each iterator."""
+    num_indexed: int = 0
+    """Batches that this is of."""
     times_waits: bool = False
     """Its workers tell nothing, so that what this thread does while it waits was timed."""
 

@@ -21,8 +21,10 @@ from loaderbench.originals import time
 from loaderbench.samplers.connections import connections, stores_of
 from loaderbench.samplers.cpu_window import CpuClock
 from loaderbench.watching.doses import Dose, Doses
+from loaderbench.watching.collections import Collector
 from loaderbench.watching.in_step import QUICK_BURSTS, InStep, Others, drawn_steps, least_steps
 from loaderbench.watching.iterator import AGAIN_S, LOOK_STEPS, WINDOW_STEPS, Watched
+from loaderbench.watching.samples import Sampling
 from loaderbench.watching.seen import Kind, Queue, Seen, Source, Sources, places
 from loaderbench.watching.shadow import Shadow
 from loaderbench.watching.spans import SpanRing
@@ -58,6 +60,9 @@ class Watcher:
     phase: Callable[[], str] | None = None
     """What a trainer's callback tells: `train` or `evaluate`."""
     optimizer_steps: int | None = None
+    sampling: Sampling | None = None
+    """What samples the threads, where that is wanted."""
+    collector: Collector | None = None
 
     def __init__(
         self, probes: Probes = "burst", tell: Callable[[Watcher], None] | None = None, others: Others | None = None
@@ -139,6 +144,8 @@ class Watcher:
             self.thread_name = None if current is threading.main_thread() else current.name
             if self.before_first is not None:
                 self.before_first()
+            if self.sampling is not None:
+                self.sampling.consumer(threading.get_native_id())
         if threading.get_ident() != self.thread or self.taking is not None:
             return None
         source = self.told_apart(source, data, loader)
@@ -237,9 +244,22 @@ class Watcher:
         asked = sum(one.cpu.asked_bytes or 0 for one in seen.segments if one.cpu is not None)
         return tuple(stores_of(connections().by_peer, asked))
 
+    def sample(self) -> None:
+        """Begin to sample the threads of this process."""
+        if self.probes != "none":
+            self.sampling, self.collector = Sampling(), Collector()
+
+    def number_of(self, source: Source) -> int:
+        """Of a loader that was seen."""
+        return list(self.seen).index(source)
+
     def close(self) -> None:
         """The script has ended, or the watch of it. An iterator that goes on is no longer seen."""
         self.is_closed = True
+        if self.sampling is not None:
+            self.sampling.close()
+        if self.collector is not None:
+            self.collector.close()
         self.enter(self._doing, self._kind, time.perf_counter_ns())
         if self.active is not None:
             if not self.is_on_its_thread:
@@ -254,7 +274,7 @@ class Watcher:
     def so_far(self) -> Watcher:
         """A copy of what was seen, up to the window that ended last, for another thread. It costs some microseconds."""
         taken = copy.copy(self)
-        taken.active = taken.display = None
+        taken.active = taken.display = taken.sampling = taken.collector = None
         taken._unsettled, taken.device, taken.shadow = deque(), None, None
         taken.seen = {
             source: replace(one, segments=[*one.segments], times_ns={**one.times_ns})
@@ -263,6 +283,7 @@ class Watcher:
         taken._doing = taken._doing and taken.seen[taken._doing.source]
         taken.close()
         taken.device, taken.shadow = self.device, self.shadow
+        taken.sampling, taken.collector = self.sampling, self.collector
         return taken
 
     # -- bursts ----------------------------------------------------------------------------------------------

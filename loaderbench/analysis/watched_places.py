@@ -1,0 +1,401 @@
+"""What in a watched script costs the time, by name and line: from samples of its threads.
+
+Stamps say how long each part of a step takes, the replay what the run would gain without a part; samples say what the
+part is. Of the script's own thread: a sampler in the main process, another thread that holds the GIL, more threads than
+processors, garbage collection, a checkpoint and their like within a step. Of a worker: a lock or a sleep in the data
+set's code, which are no storage, and the line that costs most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from loaderbench.analysis.model import WORTH
+from loaderbench.analysis.watched_looks import LEAST_LOOKS, WORKING, Looks, Rows, Seconds, WatchedLooks
+from loaderbench.analysis.verdict import SURE
+from loaderbench.pipeline.edits import Edited
+from loaderbench.pipeline.gains import Replays
+from loaderbench.pipeline.stages import Times
+from loaderbench.plain import Json
+from loaderbench.recording.facts import Collections, Recording, WatchedFacts
+from loaderbench.recording.record import Advice, CauseDetail, Estimate, Removable, Verdict, Where
+from loaderbench.recording.thread_samples import Place, Role, State
+
+PAUSES: Mapping[str, CauseDetail] = {
+    "checkpoint": "checkpoint", "validation": "validation", "logging": "logging", "compile": "compile", "sync": "sync",
+    "collective": "collective",
+}  # fmt: skip
+"""Part of the script's own step → the word of the verdict."""
+WAITING: tuple[State, ...] = ("file", "socket", "fault", "lock", "sleep", "pipe", "other", "gpu", "gil")
+HELD_BY_LOCK = 0.25
+"""Of a worker's time: from there on a lock around the data set's code is what it waits for, whatever the code within
+the lock does: of two workers that take turns each waits for half of its time."""
+MOST_OF = 0.5
+"""Of what a worker waits for, or does, the part that names it."""
+WORTH_A_ROW, MOST_ROWS = 0.05, 4
+DECODES = (
+    "image.open", "imread", "imdecode", "decode", "read_image", ".convert", "imagefile", "jpeg", "read_video", "frombytes",
+    "torchaudio.load", "soundfile", "librosa", "decord", "torchcodec",
+)  # fmt: skip
+AUGMENTS = (
+    "transform", "augment", "albumentations", "kornia", "resize", "crop", "flip", "rotate", "blur", "jitter", "normalize",
+    "warp", "elastic", "filter",
+)  # fmt: skip
+"""Parts of the names of functions, files and calls."""
+
+
+@dataclass(frozen=True)
+class Detail:
+    """One thing with a name, and what the run would gain without it."""
+
+    cause: Removable
+    word: CauseDetail
+    gain: Estimate
+    where: Where | None
+    seconds: float
+    """Of a step."""
+    figures: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Named:
+    """What the samples say of a verdict."""
+
+    details: tuple[Detail, ...]
+    """Those worth it, the largest gain first."""
+    worker: Detail | None
+    """What costs a worker most of its time, where that is known."""
+    where: tuple[Where, ...]
+
+
+def names(
+    recording: Recording, replays: Replays | None, seen: WatchedFacts, cpus: int | None, begun: WatchedLooks | None = None
+) -> Named | None:  # fmt: skip
+    """None where there are no samples, or too few."""
+    if recording.samples is None or replays is None:
+        return None
+    looks = begun or WatchedLooks(recording, recording.samples)
+    if len(looks.consumer) < LEAST_LOOKS or not len(looks.steps):
+        return None
+    made = _Names(recording, replays, seen, looks, cpus)
+    found = sorted(made.details(), key=lambda one: -one.gain.value)
+    worth = tuple(one for one in found if one.gain.value >= WORTH and (one.gain.low or 0.0) >= SURE)
+    return Named(worth, made.worker(), _rows(looks))
+
+
+def _where(looks: Looks, rows: Rows, role: Role) -> Where | None:
+    """The heaviest line among some looks."""
+    found = looks.heaviest(rows)
+    if found is None:
+        return None
+    place, state, part = found
+    return where_of(place, role, state, part)
+
+
+def where_of(place: Place, role: Role, state: State, fraction: float) -> Where:
+    return Where(role, state, place.file, place.line, place.function, fraction, place.callee, place.part)
+
+
+def _rows(looks: WatchedLooks) -> tuple[Where, ...]:
+    """The lines that the consumer and the workers spend most in."""
+    found: list[Where] = []
+    roles: tuple[tuple[Role, Looks], ...] = (("consumer", looks.consumer), ("worker", looks.workers))
+    for role, of in roles:
+        left = np.ones(len(of.rows), dtype=bool)
+        for _ in range(MOST_ROWS):
+            line = _where(of, left, role)
+            if line is None or line.fraction < WORTH_A_ROW:
+                break
+            found.append(line)
+            left &= ~of.where(lambda place, line=line: (place.file, place.line, place.part) == _key(line))  # type: ignore[misc]
+    return tuple(found)
+
+
+def _key(line: Where) -> tuple[str, int, str]:
+    return line.file, line.line, line.part
+
+
+class _Names:
+    """Looks for each thing that has a name."""
+
+    def __init__(
+        self, recording: Recording, replays: Replays, seen: WatchedFacts, looks: WatchedLooks, cpus: int | None
+    ) -> None:
+        self.recording, self.replays, self.seen, self.looks, self.cpus = recording, replays, seen, looks, cpus
+        self.stages = replays.fitted.real
+        self.roughly = Replays(replays.fitted, 0)
+
+    def details(self) -> Iterator[Detail]:
+        yield from self._sampler()
+        yield from self._gil()
+        yield from self._own_threads()
+        yield from self._collections()
+        yield from self._pauses()
+
+    # -- the script's own thread -------------------------------------------------------------------------------
+
+    def _sampler(self) -> Iterator[Detail]:
+        index_s = self.seen.loaders[0].index_s
+        consumer = self.looks.consumer
+        rows = consumer.in_parts("sampler")
+        taken, _ = self.looks.seconds(rows)
+        took = taken if index_s is None else Seconds(index_s)
+        where = _where(consumer, rows, "consumer")
+        if took.value > 0 and where is not None:
+            yield self._detail("prep", "sampler", took, Seconds(0.0), took.value, where)
+
+    def _gil(self) -> Iterator[Detail]:
+        consumer = self.looks.consumer
+        taken, worked = self.looks.seconds(consumer.in_states(["gil"]))
+        others = self.looks.of("other")
+        mine = others.in_states(WORKING)
+        mine &= np.array([self._is_scripts(number) for number in others.samples.thread[others.rows]], dtype=bool)
+        where = _where(others, mine, "other") if mine.any() else None
+        both = taken + worked
+        if where is None or not both.value > 0:
+            return
+        waited_s, step_s = self.looks.phases
+        ran_s = self.looks.step_s * others.part(mine) * len(others) / max(1, len(self.looks.consumer))
+
+        def without(part: float) -> Edited:
+            """What the script's thread takes over waits as it does; so does the thread that sends its requests."""
+            in_next = min(1.0, part * taken.value / max(waited_s, 1e-12))
+            less = {name: in_next * self._mean_s(name) for name in ("take", "send", "hand")}
+            in_step = min(1.0, part * worked.value / max(step_s, 1e-12))
+            return self._shorter({**less, "issue": in_step * self._mean_s("issue")}, ran_s)
+
+        gain = self._gain(without, both)
+        yield Detail("contention", "gil", gain, where, both.value, {"seconds": both.value})
+
+    def _is_scripts(self, thread: int) -> bool:
+        samples = self.recording.samples
+        return samples is not None and samples.threads[thread].worker is None
+
+    def _own_threads(self) -> Iterator[Detail]:
+        """More threads of PyTorch than processors: what the script's thread waits for the others is the least gain, as
+        what they cost each other besides is not seen."""
+        threads, consumer = self.seen.torch_threads, self.looks.consumer
+        if threads is None or self.cpus is None or threads <= self.cpus or self.seen.uses_cuda:
+            return
+        waits = consumer.in_states(["lock", "runnable"])
+        _, worked = self.looks.seconds(waits)
+        where = _where(consumer, waits & ~consumer.in_parts("queue", "rebuild", "sampler"), "consumer")
+        if where is not None and worked.value > 0:
+            found = self._detail(
+                "contention", "own_threads", Seconds(0.0), worked, self._mean_s("cpu"), where, threads=threads,
+                cpus=self.cpus,
+            )  # fmt: skip
+            yield replace(found, gain=replace(found.gain, high=None))
+
+    def _collections(self) -> Iterator[Detail]:
+        known = self.recording.collections
+        if known is None:
+            return
+        taken, worked, place = _of_collections(known, self.looks)
+        if not taken + worked > 0:
+            return
+        part = (taken + worked) / self.looks.step_s
+        where = None
+        if place is not None:
+            where = Where("consumer", "running", *place, fraction=part, callee="gc", part="gc")
+        yield self._detail("compute", "gc", Seconds(taken), Seconds(worked), taken + worked, where)
+
+    def _pauses(self) -> Iterator[Detail]:
+        consumer = self.looks.consumer
+        for part, word in PAUSES.items():
+            rows = consumer.in_parts(part)
+            _, worked = self.looks.seconds(rows)
+            where = _where(consumer, rows, "consumer")
+            if worked.value > 0 and where is not None:
+                ran = worked.value * consumer.part(rows & consumer.in_states(WORKING), rows)
+                yield self._detail("compute", word, Seconds(0.0), worked, ran, where)
+
+    def _detail(
+        self, cause: Removable, word: CauseDetail, taken: Seconds, worked: Seconds, ran_s: float, where: Where | None,
+        **figures: Json,
+    ) -> Detail:  # fmt: skip
+        """The gain without so many seconds in next() and in the step. `ran_s`: of these, on a processor."""
+        both = taken + worked
+
+        def without(part: float) -> Edited:
+            return self._shorter_step(part * taken.value, part * worked.value, part * ran_s)
+
+        gain = self._gain(without, both)
+        return Detail(cause, word, gain, where, both.value, {"seconds": both.value, **figures})
+
+    def _gain(self, without: Callable[[float], Edited], seconds: Seconds) -> Estimate:
+        """`without`: the pipeline without this many times the seconds that are taken out."""
+        gain = self.replays.estimate(self.replays.now_s / self.replays.step_s(without(1.0)))
+        if not seconds.error > 0 or gain.low is None or gain.high is None:
+            return gain
+        now_s = float(self.roughly.now_s[0])
+        low, high = (
+            now_s / float(self.roughly.step_s(without(end / seconds.value))[0]) for end in (seconds.low, seconds.high)
+        )
+        return _wider(gain, low, high)
+
+    def _shorter_step(self, taken_s: float, worked_s: float, ran_s: float) -> Edited:
+        """The pipeline with the script's thread so many seconds a step shorter: where it takes a batch, as far as that
+        is known, and where it waits for what it takes."""
+        less, left_s = {"issue": worked_s}, taken_s
+        for name in ("take", "send") if self.stages.workers else ("take", "read", "prep"):
+            less[name] = min(left_s, self._mean_s(name))
+            left_s -= less[name]
+        return self._shorter(less, ran_s)
+
+    def _shorter(self, less: Mapping[str, float], ran_s: float) -> Edited:
+        """The pipeline with columns of its batches so many seconds shorter in the mean, and as much less work for the
+        processors."""
+        one = self.stages.batches
+        columns: dict[str, Times] = {
+            name: getattr(one, name) * max(0.0, 1.0 - less_s / max(self._mean_s(name), 1e-12))
+            for name, less_s in less.items()
+        }
+        return Edited(self.stages.with_(**columns, cpu=(one.cpu - ran_s).clip(0)))
+
+    def _mean_s(self, column: str) -> float:
+        return float(getattr(self.stages.batches, column).mean())
+
+    # -- a worker ------------------------------------------------------------------------------------------------
+
+    def worker(self) -> Detail | None:
+        """What a worker waits for, if that is a lock or a sleep, else the line that costs most."""
+        looks = self.looks.workers if self.stages.workers else self._in_main_process()
+        if len(looks) < LEAST_LOOKS or self.stages.opaque:
+            return None
+        role: Role = "worker" if self.stages.workers else "consumer"
+        waits = looks.in_states(WAITING)
+        locked, sleeps = looks.in_states(["lock"]), looks.in_states(["sleep"])
+        if looks.part(locked) >= HELD_BY_LOCK:
+            return self._waits(looks, "lock", locked, waits, role)
+        if looks.part(waits) >= HELD_BY_LOCK and looks.part(sleeps, waits) >= MOST_OF:
+            return self._waits(looks, "sleep", sleeps, waits, role)
+        return self._hottest(looks, waits, role)
+
+    def _in_main_process(self) -> Looks:
+        """Of a loader without workers: the looks in which the script's thread makes a batch."""
+        consumer = self.looks.consumer
+        return Looks(consumer.samples, consumer.rows[consumer.in_parts("dataset", "collate", "loader")])
+
+    def _waits(self, looks: Looks, word: CauseDetail, rows: Rows, waits: Rows, role: Role) -> Detail:
+        """Without these waits: their part of what the data set's code waited, by its stamps."""
+        part, whole_s = looks.part(rows), self._mean_s("read") + self._mean_s("prep")
+        read_s = looks.part(rows, waits) * self._mean_s("read")
+        less = {"read": read_s, "prep": max(0.0, part * whole_s - read_s)}
+        return self._of_worker(word, less, 0.0, _where(looks, rows, role), part)
+
+    def _hottest(self, looks: Looks, waits: Rows, role: Role) -> Detail | None:
+        found = looks.heaviest(np.ones(len(looks.rows), dtype=bool))
+        if found is None:
+            return None
+        place, state, part = found
+        rows = looks.where(lambda other: (other.file, other.line, other.part) == (place.file, place.line, place.part))
+        prep_s = looks.part(rows & ~waits, ~waits) * self._mean_s("prep")
+        less = {"read": looks.part(rows & waits, waits) * self._mean_s("read"), "prep": prep_s}
+        return self._of_worker(_kind(looks), less, prep_s, where_of(place, role, state, part), part)
+
+    def _of_worker(
+        self, word: CauseDetail, less: Mapping[str, float], ran_s: float, where: Where | None, part: float
+    ) -> Detail:
+        """Without so many seconds of a worker's batch. It sends a batch in a thread that waits while it computes."""
+        eased = sum(less.values()) / max(self._mean_s("read") + self._mean_s("prep"), 1e-12)
+        sends = {name: eased * self._mean_s(name) for name in ("send", "hand")} if self.stages.workers else {}
+        edited = self._shorter({**less, **sends}, ran_s)
+        gain = self.replays.estimate(self.replays.now_s / self.replays.step_s(edited))
+        return Detail("prep", word, gain, where, sum(less.values()), {"part": part})
+
+
+def _wider(gain: Estimate, low: float, high: float) -> Estimate:
+    """With the error of what is taken out, in logarithms."""
+    assert gain.low is not None and gain.high is not None
+    below = float(np.hypot(np.log(gain.value / max(gain.low, 1e-9)), np.log(gain.value / max(low, 1e-9))))
+    above = float(np.hypot(np.log(gain.high / gain.value), np.log(max(high, gain.value) / gain.value)))
+    method = f"{gain.method}; share of samples"
+    return replace(gain, low=gain.value * float(np.exp(-below)), high=gain.value * float(np.exp(above)), method=method)
+
+
+def _of_collections(known: Collections, looks: WatchedLooks) -> tuple[float, float, tuple[str, int, str] | None]:
+    """(seconds of a step in next(), in the step, the line that most of it was at)"""
+    pauses, steps = known.pauses, looks.steps
+    begin, end = pauses[:, 0] / 1e9, pauses[:, 1] / 1e9
+    at = np.searchsorted(steps[:, 0], begin, side="right") - 1
+    inside = (at >= 0) & (begin < steps[np.clip(at, 0, None), 2])
+    took, taking = (end - begin)[inside], begin[inside] < steps[at[inside], 1]
+    num = len(steps)
+    if not len(took):
+        return 0.0, 0.0, None
+    by_place = np.bincount(pauses[inside, 3] + 1, weights=took)
+    place = int(by_place.argmax()) - 1
+    return float(took[taking].sum()) / num, float(took[~taking].sum()) / num, known.places[place] if place >= 0 else None
+
+
+def _kind(looks: Looks) -> CauseDetail:
+    """What most of a worker's work is, by the names of what runs."""
+    kinds: Mapping[CauseDetail, Rows] = {
+        "collate": looks.in_parts("collate"), "decode": looks.where(lambda one: _is(one, DECODES)),
+        "augment": looks.where(lambda one: _is(one, AUGMENTS) and not _is(one, DECODES)),
+    }  # fmt: skip
+    kind = max(kinds, key=lambda one: looks.part(kinds[one]))
+    return kind if looks.part(kinds[kind]) >= MOST_OF else "dataset_code"
+
+
+def _is(place: Place, words: tuple[str, ...]) -> bool:
+    name = f"{place.callee} {place.function}".lower()
+    return place.part != "collate" and any(word in name for word in words)
+
+
+# -- the verdict -------------------------------------------------------------------------------------------------
+
+CONTENTION: Mapping[str, CauseDetail] = {
+    "own threads": "own_threads", "workers": "workers", "neighbours": "neighbours", "quota": "quota", "steal": "steal",
+}  # fmt: skip
+
+
+def named(verdict: Verdict, known: Named | None, held_up_by: str | None) -> Verdict:
+    """The verdict with the name of its cause, or with the cause that the samples show instead."""
+    if known is None:
+        return _unnamed(verdict, held_up_by)
+    best = known.details[0] if known.details else None
+    gain = verdict.speedup_if_removed.get(verdict.bottleneck)  # type: ignore[call-overload]
+    now = 1.0 if gain is None or verdict.bottleneck == "compute" else gain.value
+    if verdict.bottleneck == "mixed" and verdict.joint_speedup is not None:
+        now = verdict.joint_speedup.value
+    verdict = replace(verdict, where=known.where)
+    if best is not None and best.gain.value > now:
+        return _with(verdict, best)
+    worker = known.worker
+    if worker is not None and verdict.bottleneck in ("storage", "prep", "mixed") and worker.word in ("lock", "sleep"):
+        return _with(verdict, worker)
+    if verdict.bottleneck == "prep" and worker is not None:
+        rows = known.where if worker.where is None else _first(worker.where, known.where)
+        return replace(verdict, cause_detail=worker.word, where=rows)
+    return _unnamed(verdict, held_up_by)
+
+
+def _unnamed(verdict: Verdict, held_up_by: str | None) -> Verdict:
+    if verdict.bottleneck == "compute":
+        return replace(verdict, cause_detail="step")
+    if verdict.bottleneck == "contention" and held_up_by is not None:
+        return replace(verdict, cause_detail=CONTENTION[held_up_by])
+    return verdict
+
+
+def _with(verdict: Verdict, detail: Detail) -> Verdict:
+    gains = {**verdict.speedup_if_removed, detail.cause: detail.gain}
+    if detail.word in ("lock", "sleep"):
+        gains["storage"] = None
+    where = verdict.where if detail.where is None else _first(detail.where, verdict.where)
+    return replace(
+        verdict, bottleneck=detail.cause, cause_detail=detail.word, where=where, joint=(), joint_speedup=None, reasons=(),
+        speedup_if_removed=gains,
+    )  # fmt: skip
+
+
+def _first(line: Where, lines: tuple[Where, ...]) -> tuple[Where, ...]:
+    return line, *(one for one in lines if (one.role, _key(one)) != (line.role, _key(line)))
+
+
+Advices = tuple[Advice, ...]

@@ -1,0 +1,174 @@
+"""Says what a thread does from its Python stack: which part of a training loop, at which line of the user's code.
+
+The innermost frame that is known decides: a sampler's `__iter__` called by a DataLoader is the sampler's part, whatever
+else the stack holds. What no frame of a loader claims is the step of the script.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from loaderbench.originals import os
+from loaderbench.samplers.stacks import Frame
+from loaderbench.watching.within import is_own
+
+OURS = f"{Path(__file__).parents[1]}{os.sep}"
+MOST_CALLERS = 4
+LOADER = f"torch{os.sep}utils{os.sep}data{os.sep}"
+_OF_LOADER = {
+    "_BaseDataLoaderIter._next_index": "sampler",
+    "_MultiProcessingDataLoaderIter._try_put_index": "send_indices",
+    "_MultiProcessingDataLoaderIter._try_get_data": "queue",
+    "_MultiProcessingDataLoaderIter._shutdown_workers": "epoch_start",
+    "_MultiProcessingDataLoaderIter.__init__": "epoch_start",
+    "_MultiProcessingDataLoaderIter._reset": "epoch_start",
+    "_BaseDataLoaderIter.__next__": "loader",
+    "_MapDatasetFetcher.fetch": "dataset",
+    "_MapDatasetFetcher.fetch.<locals>.<listcomp>": "dataset",
+    "_IterableDatasetFetcher.fetch": "dataset",
+    "_worker_loop": "indices",
+    "_pin_memory_loop": "pin",
+}
+"""Functions of PyTorch's loader (2.4 to 2.15), and the part that what they call belongs to."""
+_OURS = {
+    "Watched.step": "loader", "Watcher.hold": "held", "Watcher.fill": "held", "Doses.give": "held", "SpanRing.rest": "held",
+}  # fmt: skip
+_STARTS = ("_MultiProcessingDataLoaderIter.__init__", "_MultiProcessingDataLoaderIter._reset", "DataLoader.__iter__")
+_CALLS = (
+    ("gc", ("gc.collect",)),
+    ("checkpoint", ("torch.save", "np.save", "np.savez", "numpy.save", "pickle.dump", "save_file", "save_pretrained",
+                    "save_checkpoint", "os.fsync")),
+    ("sync", (".item", ".tolist", "torch.cuda.synchronize", "device.synchronize", "current_stream().synchronize")),
+    ("logging", ("print", "log", "logger.info", "logging.info", "add_scalar", "writer.write", "json.dump",
+                 "csv.writer")),
+)  # fmt: skip
+_FOLDERS = (
+    ("compile", ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/", "torch/jit/", "triton/compiler/")),
+    ("checkpoint", ("torch/serialization.py", "safetensors/", "torch/distributed/checkpoint/")),
+    ("logging", ("/logging/__init__.py", "tensorboard", "/wandb/", "/mlflow/", "/tqdm/", "torch/utils/tensorboard/")),
+    ("collective", ("torch/distributed/distributed_c10d.py",)),
+)
+_NAMES = (
+    ("validation", ("validat", "evaluat", "eval_", "_eval", "run_eval", "test_epoch")),
+    ("checkpoint", ("checkpoint", "save_model", "save_ckpt", "save_state", "snapshot")),
+    ("logging", ("log_metrics", "write_log", "log_images", "log_step", "_log", "log_")),
+)
+"""Beginnings or parts of the names of the script's own functions."""
+
+
+class Spot(NamedTuple):
+    """What a thread does, by its stack; the fields of `recording.thread_samples.Place`, without numpy."""
+
+    file: str
+    line: int
+    function: str
+    """The innermost line of the user's code within the part; of a library's where there is none of the user's."""
+    callee: str
+    """What is called there, as it is written (`np.random.choice`), else the library's function; empty: unknown."""
+    owner: str
+    part: str
+    """`sampler`, `queue`, `dataset`, `collate`, `step`, `checkpoint` …"""
+    callers: tuple[str, ...]
+
+
+def spot_of(frames: Sequence[Frame]) -> Spot:
+    """Of a stack, the innermost frame first."""
+    part, inside, at_start = _part_of(frames)
+    own = [frame for frame in inside if is_users(frame.file)]
+    if part == "step":
+        part = _of_step(inside, own)
+    if at_start and part != "process_start":
+        part = "sampler_start" if part == "sampler" else "epoch_start"
+    if own:
+        at, frame = inside.index(own[0]), own[0]
+        callee = called(frame) or (inside[at - 1].function if at else "")
+        callers = tuple(f"{one.file}:{one.line} {one.function}" for one in own[1:][-MOST_CALLERS:])
+        return Spot(frame.file, frame.line, frame.function, callee, "user", part, callers)
+    if not inside:
+        return Spot("", 0, "", "", "library", part, ())
+    frame, callee = inside[-1], inside[0].function if len(inside) > 1 else ""
+    return Spot(frame.file, frame.line, frame.function, callee, "library", part, ())
+
+
+def _part_of(frames: Sequence[Frame]) -> tuple[str, list[Frame], bool]:
+    """(part, the frames within it, whether an iterator is being started)"""
+    inside: list[Frame] = []
+    loop = next((at for at, frame in enumerate(frames) if frame.function == "_worker_loop"), len(frames))
+    at_start = any(frame.function in _STARTS and LOADER in frame.file for frame in frames[:loop])
+    for frame in frames:
+        if LOADER in frame.file and frame.function in _OF_LOADER:
+            part = _OF_LOADER[frame.function]
+            return _finer(part, inside, frames), inside, at_start
+        if LOADER in frame.file and "collate" in frame.file:
+            return "collate", [*inside, frame], at_start
+        if frame.file.startswith(OURS):
+            if frame.function in _OURS:
+                return _OURS[frame.function], inside, at_start
+            if frame.function.endswith("marked"):  # collate, called by ours
+                return "collate", inside, at_start
+            continue
+        if frame.function == "Queue._feed" and frame.file.endswith("queues.py"):
+            return "send", inside, at_start
+        if _is_runner(frame):
+            continue
+        inside.append(frame)
+    return "step", inside, at_start
+
+
+def _finer(part: str, inside: Sequence[Frame], frames: Sequence[Frame]) -> str:
+    if part == "queue" and any("reductions.py" in frame.file for frame in inside):
+        return "rebuild"
+    if part == "epoch_start" and any(frame.function.endswith("Popen.__init__") for frame in frames):
+        return "process_start"
+    return part
+
+
+def _of_step(inside: Sequence[Frame], own: Sequence[Frame]) -> str:
+    for part, folders in _FOLDERS:
+        if any(folder.replace("/", os.sep) in frame.file for frame in inside for folder in folders):
+            return part
+    call = (called(own[0]) if own else None) or ""
+    for part, calls in _CALLS:
+        if any(call == one or call.endswith(one if one.startswith(".") else f".{one}") for one in calls):
+            return part
+    names = [frame.function.rpartition(".")[2].lower() for frame in own if not frame.function.startswith("<")]
+    for part, words in _NAMES:
+        if any(word in name for name in names for word in words):
+            return part
+    return "step"
+
+
+def is_users(file: str) -> bool:
+    """Whether the code of a file is the user's own: no library's, and none of ours."""
+    return is_own(file) and not file.startswith((OURS, "<frozen", "<__array_function__"))
+
+
+def _is_runner(frame: Frame) -> bool:
+    """Whether it only leads to the script's module."""
+    return frame.file.startswith("<frozen") or (frame.function in ("run_path", "run_module") and "runpy" in frame.file)
+
+
+@functools.lru_cache(maxsize=4096)
+def called(frame: Frame) -> str | None:
+    """What the expression calls that the frame is at, as the source names it; None where it is no call, or the source
+    is not there."""
+    span = frame.span
+    if span is None:
+        return None
+    lines = [linecache.getline(frame.file, number).encode() for number in range(span.line, span.end_line + 1)]
+    if not lines or not all(lines):
+        return None
+    lines[-1] = lines[-1][: span.end_column]
+    lines[0] = lines[0][span.column :]
+    try:
+        tree = ast.parse(b" ".join(line.strip() for line in lines).decode(errors="replace"), mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+    if isinstance(tree, ast.Call):
+        return ast.unparse(tree.func)
+    return ast.unparse(tree) if isinstance(tree, ast.Subscript | ast.Attribute) else None

@@ -1,0 +1,156 @@
+"""Starts the process that samples a watched script (sampling_process.py), and reads what it found.
+
+It is no child of the script, which may wait for all of its own, and ends with it. What it finds goes into memory that
+both share. Where the kernel allows only named processes to read a process's memory (Yama), the script names it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from loaderbench.originals import os
+from loaderbench.recording.thread_samples import Place, SampledThread, SampleRows, State, ThreadSamples
+from loaderbench.watching.kept import Kept
+
+ROOT = str(Path(__file__).parents[2])
+PR_SET_PTRACER = 0x59616D61
+"""prctl(2)."""
+START_S = 10.0
+CHUNK_BYTES = 1 << 20
+
+
+class Sampling:
+    """The samples of this process and of its loaders' workers."""
+
+    def __init__(self) -> None:
+        self.problem: str | None = None
+        """Why there are none (any more)."""
+        self._owner = os.getpid()
+        self._found: Kept | None = None
+        self._asks: Kept | None = None
+        self._reader = 0
+        self._consumer: int | None = None
+        try:
+            self._start()
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            self.problem = f"its process cannot be started ({error})"
+
+    def _start(self) -> None:
+        found = os.memfd_create("loaderbench-samples")
+        asked, asks = os.pipe()
+        program = (
+            f"import sys; sys.path.insert(0, {ROOT!r}); from loaderbench.watching.sampling_process import main; main()"
+        )
+        try:
+            started = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", program, str(os.getpid()), str(found)], stdin=asked,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=(found,), close_fds=True,
+            )  # fmt: skip
+            started.wait(START_S)
+        finally:
+            os.close(asked)
+        self._found, self._asks = Kept(found), Kept(asks)
+
+    def consumer(self, thread: int) -> None:
+        """Which thread takes the batches, by its number in the kernel."""
+        if self._consumer is None and os.getpid() == self._owner:
+            self._consumer = thread
+            self.allow()
+            self._tell(f"consumer {thread}")
+
+    def workers(self, pids: Sequence[int], loader: int) -> None:
+        """Of the loader of this number."""
+        if os.getpid() == self._owner:
+            for number, pid in enumerate(pids):
+                self._tell(f"worker {pid} {number} {loader}")
+
+    def allow(self) -> None:
+        """Let the sampling process read this one's memory, where the kernel asks for that."""
+        if not os.path.exists("/proc/sys/kernel/yama/ptrace_scope"):
+            return
+        if not self._reader:
+            self._reader = next((int(line[2:]) for line in self._lines() if line.startswith("i ")), 0)
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PTRACER, self._reader, 0, 0, 0)
+
+    def close(self) -> None:
+        """The script has ended."""
+        if os.getpid() == self._owner:
+            self._tell("end")
+
+    def samples(self, loader: int) -> ThreadSamples | None:
+        """So far: of the script's threads and of one loader's workers. None where there are none."""
+        rows = _Rows(loader, self._consumer)
+        for line in self._lines():
+            rows.add(line)
+        self.problem = self.problem or rows.problem
+        return rows.rows.samples() if rows.rows.threads else None
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time of the sampling process."""
+        known = [int(line[2:]) for line in self._lines() if line.startswith("c ")]
+        return max(known, default=0) / 1e9
+
+    def _tell(self, line: str) -> None:
+        number = None if self._asks is None else self._asks.number
+        if number is None:
+            return
+        with suppress(OSError):  # it has ended, and says why
+            os.write(number, f"{line}\n".encode())
+
+    def _lines(self) -> list[str]:
+        number = None if self._found is None else self._found.number
+        if number is None:
+            self.problem = self.problem or "the script closed its file"
+            return []
+        parts = []
+        while part := os.pread(number, CHUNK_BYTES, sum(map(len, parts))):
+            parts.append(part)
+        return b"".join(parts).decode().split("\n")[:-1]  # the last one may not be complete yet
+
+
+class _Rows:
+    """What the lines say."""
+
+    def __init__(self, loader: int, consumer: int | None) -> None:
+        self.rows, self._loader, self.problem = SampleRows(), loader, None
+        self._places: list[Place] = []
+        self._threads: dict[str, int | None] = {}
+        self.problem: str | None
+
+    def add(self, line: str) -> None:
+        kind, _, rest = line.partition(" ")
+        if kind == "p":
+            file, at, function, callee, owner, part, callers = json.loads(rest)
+            self._places.append(Place(file, at, function, callee, owner, part, tuple(callers)))
+        elif kind == "s":
+            time_ns, place, weight_s, state, *role = rest.split()
+            thread = self._thread(" ".join(role))
+            if thread is not None:
+                of_state: State = state  # type: ignore[assignment]
+                self.rows.add(int(time_ns) / 1e9, thread, of_state, float(weight_s), self._places[int(place)])
+        elif kind in ("x", "w"):
+            self.problem = rest
+
+    def _thread(self, role: str) -> int | None:
+        """Its number among the threads; None where it is another loader's worker."""
+        if role not in self._threads:
+            kind, first, *more = (*role.split(), "")
+            thread: SampledThread | None
+            if kind == "consumer":
+                thread = SampledThread("consumer")
+            elif kind == "worker":
+                thread = SampledThread("worker", int(first)) if int(more[0]) == self._loader else None
+            elif len(more) > 1:
+                thread = SampledThread("other", int(more[0])) if int(more[1]) == self._loader else None
+            else:
+                thread = SampledThread("other", None, first)
+            self._threads[role] = None if thread is None else self.rows.add_thread(thread)
+        return self._threads[role]
