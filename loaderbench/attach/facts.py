@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -9,13 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.cases.options import Price
-from loaderbench.recording.record import Advice, Bottleneck, Cost, Estimate, Removable
+from loaderbench.recording.record import Bottleneck, CauseDetail, Cost, Estimate, Removable
 from loaderbench.recording.thread_samples import Role, State, ThreadSamples
 
 UNKNOWN = -1
 Phase = Literal["training", "start-up", "stuck", "checkpoint", "idle"]
-Detail = str
-"""A word of docs/attach.md, `Causes`."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +102,8 @@ class JobFacts:
     """In the window."""
     rights: Rights
     samples: ThreadSamples
-    part: NDArray[np.int64]
-    """Of each sample, position in `parts`; UNKNOWN: not known."""
-    parts: tuple[str, ...]
-    """Parts of a training loop, by names of functions: `sampler`, `queue`, `dataset`, `collate`, `step` …"""
     detail: NDArray[np.int64]
-    """Position in `details`."""
+    """Of each sample, position in `details`."""
     details: tuple[str, ...]
     """What a state is of: `private` or `shared` lock, `tcp`, `unix`, `index` (the pipe that indices come through)."""
     file: NDArray[np.int64]
@@ -171,14 +166,13 @@ class AttachVerdict:
     """What limits one job."""
 
     bottleneck: Bottleneck
-    cause_detail: Detail | None
+    cause_detail: CauseDetail | None
     summary: str
-    speedup_if_removed: dict[Removable, Estimate] = field(default_factory=dict)
-    """Bounds: low is what is certain to be won at least, high what can be won at most."""
+    speedup_if_removed: Mapping[Removable, Estimate] = field(default_factory=dict)
+    """Bounds: at least what removing the named detail gives, at most what removing all of the cause does."""
     evidence: tuple[str, ...] = ()
-    advice: tuple[Advice, ...] = ()
-    try_next: tuple[str, ...] = ()
-    """What to do, in sentences."""
+    advice: tuple[str, ...] = ()
+    """What to try, in sentences."""
     where: tuple[Where, ...] = ()
 
 

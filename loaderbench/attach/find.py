@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from loaderbench.errors import ConfigError
+from loaderbench.originals import os
 from loaderbench.samplers.process_io import parse_stat
 from loaderbench.samplers.procfile import read_text
 
@@ -181,7 +181,9 @@ def chosen(pid: int, processes: dict[int, Process]) -> list[Process]:
     parent = processes.get(one.parent)
     while parent is not None and (is_worker_of(parent, one) or FORK_SERVER.search(parent.command)):
         one, parent = parent, processes.get(parent.parent)
-    ranks = [child for child in one.descendants() if child in jobs_among(processes) and rank_of(child.pid)[0] is not None]
+    ranks = [
+        child for child in one.descendants() if child in jobs_among(processes) and rank_of(child.pid)[0] is not None
+    ]
     return ranks if ranks and rank_of(one.pid)[0] is None else [one]
 
 
@@ -216,6 +218,8 @@ def of_slurm(job: str, processes: dict[int, Process]) -> list[Process]:
 def of_container(name: str, processes: dict[int, Process]) -> list[Process]:
     """Training processes of a container, by the id (or its first 6 digits or more) in their control group."""
     if not re.fullmatch(r"[0-9a-f]{6,64}", name):
-        raise ConfigError(f"--container takes an id of 6 to 64 hexadecimal digits, as `docker ps` lists it, not '{name}'")
+        raise ConfigError(
+            f"--container takes an id of 6 to 64 hexadecimal digits, as `docker ps` lists it, not '{name}'"
+        )
     group = re.compile(rf"[/-]{name}")
     return [one for one in jobs_among(processes) if group.search(read_text(f"/proc/{one.pid}/cgroup") or "")]

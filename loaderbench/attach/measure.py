@@ -6,16 +6,15 @@ do not beat with periodic work; their mean is as long as it must be for looking 
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import socket
 import struct
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,11 +30,14 @@ from loaderbench.attach.facts import (
 )
 from loaderbench.attach.find import Process, process_of, rank_of, workers_of
 from loaderbench.attach.names import Names
+from loaderbench.errors import UnavailableError
 from loaderbench.images.filesystem import choose_mount, parse_mountinfo
 from loaderbench.machine import cpu_quota, quota_counters
+from loaderbench.originals import os, time
 from loaderbench.recording.thread_samples import Role, SampledThread, SampleRows
 from loaderbench.samplers.cpu import cpu_times_now, parse_pressure
 from loaderbench.samplers.cpu_window import throttled_between, throttling_by
+from loaderbench.samplers.nvml import open_nvml
 from loaderbench.samplers.process_io import children_of, parse_io
 from loaderbench.samplers.procfile import read_text
 from loaderbench.samplers.thread_states import SHARED_LOCK, Look, ThreadFiles
@@ -43,6 +45,8 @@ from loaderbench.samplers.thread_states import SHARED_LOCK, Look, ThreadFiles
 COST_FRACTION = 0.015
 """Of one processor, that looking may take."""
 LEAST_GAP_S, MOST_GAP_S = 0.01, 0.5
+RECENT = 0.1
+"""Weight of the last look in the mean cost of one (exponential smoothing): the first looks read what is then known."""
 SCAN_S = 1.0
 """Between two searches for new threads and processes."""
 SCAN_FRACTION = 0.004
@@ -103,10 +107,11 @@ class Job:
         self._first_workers = 0
         self._most_workers = 0
         self._details: dict[str, int] = {}
-        self._parts: dict[str, int] = {}
         self._files: dict[FileSystemSeen, int] = {}
-        self._more: list[tuple[int, int, int]] = []
-        """Detail, part and file of each row."""
+        self._more: list[tuple[int, int]] = []
+        """Detail and file of each row."""
+        self._main_waits: dict[str, float] = {}
+        """State of the main thread → seconds, for the live line."""
         self._calls: dict[tuple[int, int], _Calls] = {}
         self._io: dict[int, tuple[dict[str, int], dict[str, int]]] = {}
         self._pipes: set[str] = set()
@@ -203,37 +208,41 @@ class Job:
         one.last = now
 
     def look(self, weight_s: float, draw: random.Random) -> None:
-        """Look at the main thread and the workers' main threads; at a process's others where its own waits for a lock."""
+        """Look at the main threads of all processes; at a process's others where its main thread waits for a lock."""
         self._last_s = now = time.monotonic()
         pids = [pid for pid in self._by_process if pid != self.process.pid]
         scale = 1.0
         if len(pids) > MOST_WORKERS:
             scale = len(pids) / MOST_WORKERS
             pids = draw.sample(pids, MOST_WORKERS)
+        named = {self.process.pid, *([draw.choice(pids)] if pids else [])}
         for pid in [self.process.pid, *pids]:
             threads = self._by_process.get(pid, [])
             main = next((one for one in threads if one.is_main), None)
             if main is None:
                 continue
             weight = weight_s * (scale if pid != self.process.pid else 1.0)
-            state = self._look_at(main, now, weight)
+            state = self._look_at(main, now, weight, named=pid in named)
             pinned = pid == self.process.pid
             for one in threads:
                 if not one.is_main and (state == "lock" or (pinned and self._rows.threads[one.number].role == "pin")):
                     self._look_at(one, now, weight)
 
-    def _look_at(self, one: _Thread, now: float, weight_s: float) -> str | None:
+    def _look_at(self, one: _Thread, now: float, weight_s: float, *, named: bool = False) -> str | None:
         try:
             seen = one.files.look()
-            place, part = self._names.of(one.process, one.thread)
+            place = self._names.of(one.process, one.thread) if named else None
         except (OSError, ValueError):  # it has ended: the next scan drops it
             return None
         detail, file = self._seen_in(one, seen)
         numbers = (
-            _number(self._details, detail), UNKNOWN if part is None else _number(self._parts, part),
-            UNKNOWN if file is None else _number(self._files, file),
-        )  # fmt: skip
-        for state, fraction in seen.parts():
+            self._details.setdefault(detail, len(self._details)),
+            UNKNOWN if file is None else self._files.setdefault(file, len(self._files)),
+        )
+        if one.process == self.process.pid and one.is_main:
+            self._main_waits[seen.state] = self._main_waits.get(seen.state, 0.0) + weight_s
+        is_gil = seen.state == "lock" and self._names.waits_for_gil(one.process, seen.lock)
+        for state, fraction in (("gil", 1.0),) if is_gil else seen.parts():
             if fraction > 0:
                 self._rows.add(now, one.number, state, weight_s * fraction, place)
                 self._more.append(numbers)
@@ -281,17 +290,15 @@ class Job:
 
     def _batches(self) -> int | None:
         """Batches that were asked of the workers: a queue's feeding thread writes one message for each, and no other
-        thread only writes. Both sides must agree; a message above 16 KiB takes two calls."""
+        thread only writes. Workers write as many, or a multiple: a call more for each array that they share."""
         main = self.process.pid
         asked = sum(one.only_writes for (pid, thread), one in self._calls.items() if pid == main and thread != main)
         sent = sum(
             one.only_writes for (pid, thread), one in self._calls.items() if pid in self._workers and thread != pid
         )
         slack = 4 + 4 * len(self._workers)
-        for calls in (1, 2):
-            if asked and abs(sent / calls - asked) <= slack + 0.05 * asked:
-                return asked
-        return None
+        calls = max(1, round(sent / asked)) if asked else 1
+        return asked if asked and abs(sent / calls - asked) <= slack + 0.05 * asked else None
 
     def _processors(self) -> Processors:
         now = cpu_times_now(self._cpus)
@@ -313,7 +320,7 @@ class Job:
         if not self._ended:
             self.scan()
         window_s = time.monotonic() - self._begun_s
-        more = np.array(self._more, np.int64).reshape(-1, 3)
+        more = np.array(self._more, np.int64).reshape(-1, 2)
         rank, world = rank_of(self.process.pid)
         main = self._threads.get((self.process.pid, self.process.pid))
         uses = [self._use(one) for one in self._threads.values() if one.last]
@@ -325,8 +332,8 @@ class Job:
             rights=Rights(
                 main is not None and main.files.sees_calls, self.process.pid in self._io, self._names.problem
             ),
-            samples=self._rows.samples(), part=more[:, 1], parts=tuple(self._parts), detail=more[:, 0],
-            details=tuple(self._details), file=more[:, 2], files=tuple(self._files), uses=tuple(uses),
+            samples=self._rows.samples(), detail=more[:, 0], details=tuple(self._details), file=more[:, 1],
+            files=tuple(self._files), uses=tuple(uses),
             processors=self._processors(), consumer_io=self._growth([self.process.pid]),
             workers_io=self._growth(workers), received_bytes=sum(received) if self._received else None,
             batches=self._batches() if self._workers else None, consumer_waited_s=last_ran_s(self.process.pid),
@@ -340,14 +347,18 @@ class Job:
             thread.role, one.worker, thread.name, one.is_main, ran / 1e9, queued / 1e9, wakes, faults
         )  # fmt: skip
 
+    def so_far(self) -> str:
+        """What was seen, in a few words for the live line."""
+        waits = sum(weight for state, weight in self._main_waits.items() if state in ("pipe", "lock"))
+        whole = sum(self._main_waits.values())
+        share = f"waits {waits / whole:.0%}" if whole and self._workers else "looking"
+        return f"PID {self.process.pid}: {share}, {len(self._workers)} workers"
+
     def close(self) -> None:
+        """Close the files of its threads."""
         for thread in self._threads.values():
             thread.files.close()
         self._names.close()
-
-
-def _number(known: dict[str, int] | dict[FileSystemSeen, int], value: str | FileSystemSeen) -> int:
-    return known.setdefault(value, len(known))  # type: ignore[arg-type]
 
 
 def _withchildren_of(job: Process) -> Process:
@@ -483,7 +494,7 @@ def watch_jobs(jobs: list[Job], seconds: float, tell: Callable[[float, Looked], 
     begun_cpu, begun = time.process_time(), time.monotonic()
     draw = random.Random()
     scanned, scan_s = begun, 0.0
-    cost_s, num = 0.0, 0
+    cost_s = 0.0
     try:
         while (now := time.monotonic()) - begun < seconds and not all(job.ended for job in jobs):
             if now - scanned >= max(SCAN_S, scan_s / SCAN_FRACTION):
@@ -493,20 +504,60 @@ def watch_jobs(jobs: list[Job], seconds: float, tell: Callable[[float, Looked], 
                         job.scan()
                 scan_s = time.process_time() - before
                 tell((now - begun) / seconds, looked)
-            gap_s = min(max(cost_s / max(num, 1) / COST_FRACTION, LEAST_GAP_S), MOST_GAP_S)
+            gap_s = min(max(cost_s / COST_FRACTION, LEAST_GAP_S), MOST_GAP_S)
             time.sleep(min(draw.expovariate(1 / gap_s), max(0.0, begun + seconds - now)))
+            before = time.process_time()
             for job in jobs:
                 if not job.ended:
                     job.look(gap_s, draw)
-            num += 1
-            cost_s = time.process_time() - begun_cpu
+            cost_s += (time.process_time() - before - cost_s) * (1.0 if not cost_s else RECENT)
     except KeyboardInterrupt:
         looked.interrupted = True
     looked.cpu_s, looked.wall_s = time.process_time() - begun_cpu, time.monotonic() - begun
     return looked
 
 
-def gpus_of(pid: int, busy: dict[int, tuple[str, float | None]]) -> tuple[GpuUse, ...]:
+def gpu_numbers(pid: int) -> list[int]:
     """The GPUs that a process has open."""
-    numbers = sorted({int(found[1]) for link in _links(pid) if (found := NVIDIA.search(link))})
-    return tuple(GpuUse(*busy.get(number, (f"GPU {number}", None))) for number in numbers)
+    return sorted({int(found[1]) for link in _links(pid) if (found := NVIDIA.search(link))})
+
+
+class Gpus:
+    """How busy the GPUs are that jobs have open, by NVML; unknown where it is not there."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._numbers = {pid: gpu_numbers(pid) for pid in pids}
+        self._nvml: Any = None
+        self._busy: dict[int, list[float]] = {}
+        self._names: dict[int, str] = {}
+        if any(self._numbers.values()):
+            with suppress(UnavailableError):
+                self._nvml = open_nvml()
+
+    def read(self) -> None:
+        """Take one reading of each."""
+        if self._nvml is None:
+            return
+        for number in {number for numbers in self._numbers.values() for number in numbers}:
+            try:
+                handle = self._nvml.nvmlDeviceGetHandleByIndex(number)
+                self._busy.setdefault(number, []).append(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100.0)
+                self._names.setdefault(number, str(self._nvml.nvmlDeviceGetName(handle)))
+            except self._nvml.NVMLError:  # not known of this one: it stays without a figure
+                continue
+
+    def of(self, pid: int) -> tuple[GpuUse, ...]:
+        """The job's GPUs, and how busy they were on average."""
+        return tuple(
+            GpuUse(
+                self._names.get(number, f"GPU {number}"),
+                float(np.mean(self._busy[number])) if number in self._busy else None,
+            )
+            for number in self._numbers.get(pid, [])
+        )
+
+    def close(self) -> None:
+        """May be called twice."""
+        if self._nvml is not None:
+            self._nvml.nvmlShutdown()
+            self._nvml = None
