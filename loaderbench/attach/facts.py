@@ -29,6 +29,8 @@ class ThreadUse:
     queued_s: float
     wakes: int
     major_faults: int
+    system_s: float = 0.0
+    """The part of `ran_s` within the kernel, to a clock tick."""
 
 
 @dataclass(frozen=True)

@@ -181,10 +181,11 @@ def chosen(pid: int, processes: dict[int, Process]) -> list[Process]:
     parent = processes.get(one.parent)
     while parent is not None and (is_worker_of(parent, one) or FORK_SERVER.search(parent.command)):
         one, parent = parent, processes.get(parent.parent)
-    ranks = [
-        child for child in one.descendants() if child in jobs_among(processes) and rank_of(child.pid)[0] is not None
-    ]
-    return ranks if ranks and rank_of(one.pid)[0] is None else [one]
+    if rank_of(one.pid)[0] is not None:
+        return [one]
+    trainings = jobs_among(processes)
+    ranks = [child for child in one.descendants() if child in trainings and rank_of(child.pid)[0] is not None]
+    return ranks or [one]
 
 
 def may_see(pid: int) -> bool:

@@ -23,12 +23,18 @@ from loaderbench.pipeline.stages import Batches, Stages
 from loaderbench.plain import Json
 from loaderbench.recording.estimate import Estimate
 from loaderbench.recording.record import Bottleneck, CauseDetail, Cost, Removable
-from loaderbench.recording.thread_samples import STATES, UNKNOWN_PLACE, Role, State, share_of
+from loaderbench.recording.thread_samples import STATES, UNKNOWN_PLACE, Place, Role, State, share_of
 
 WORTH = 1.10
 """A gain that is worth naming (analysis/model.py)."""
 CERTAIN = 1.05
 """The lower bound that a named cause's gain must reach."""
+CLEARLY = 2.0
+"""How many times as much the named cause must win as the next one."""
+HALF_LOST = 2.0
+"""Gain from which on missing processors limit a step that waits for no data: they take more time than it does."""
+UNKNOWN_MAIN = 0.5
+"""Of the main thread's time, from there on what it runs may hide a larger cause than the one that is seen."""
 LEAST_LOOKS = 40
 """Below, the interval of a half is wider than ± 15 points: nothing is named."""
 PREFETCH = 2
@@ -82,14 +88,23 @@ class Seen:
         )
         details = np.array([*job.details, ""], dtype=object)
         self.detail = details[job.detail] if len(job.detail) else np.zeros(0, dtype=object)
-        parts = np.array([*(place.part for place in job.samples.places), ""], dtype=object)
+        parts = np.array([*(_part(place) for place in job.samples.places), ""], dtype=object)
         self.part = parts[job.samples.place] if len(parts) > 1 else np.full(len(job.detail), "", dtype=object)
         self.state = np.array(STATES, dtype=object)[job.samples.state] if len(job.detail) else self.detail
         self.is_main = np.isin(job.samples.thread, self.main)
         self.is_worker = np.isin(job.samples.thread, self.workers)
+        self._forget_steps()
         self._resolve_locks()
         self.storage_sockets = self._are_storage()
         self.side = self._sides()
+
+    def _forget_steps(self) -> None:
+        """Drop what `step` says where it says nothing: it is the part that no loader's function claims. So it is of a
+        worker, of a wait for a queue, and where no function of a known loader is seen at all."""
+        is_step = self.part == "step"
+        known = np.isin(self.part.astype(str), [*SIDE, "indices"]).any()
+        waits = np.isin(self.state.astype(str), ("pipe", "other")) & bool(self.workers)
+        self.part = np.where(is_step & (~self.is_main | waits | ~known), "", self.part)
 
     def _resolve_locks(self) -> None:
         """A main thread that waits for a lock of its own process does what its other threads do meanwhile."""
@@ -163,6 +178,13 @@ class Seen:
         return np.asarray((by_name & ~self.is_state("running", "runnable")) | ((self.part == "") & waits & ~is_own))
 
     @property
+    def is_unknown(self) -> Mask:
+        """Of a main thread's row with workers: it runs, and no name says whether that is the step."""
+        if not self.workers or _others_compute(self):
+            return np.zeros(len(self.state), np.bool_)
+        return np.asarray(self.is_main & (self.part == "") & self.is_state("running", "runnable", "gil"))
+
+    @property
     def is_storage(self) -> Mask:
         found = self.is_state("file", "fault")
         return found | (self.is_state("socket") & (self.detail == "tcp")) if self.storage_sockets else found
@@ -177,6 +199,12 @@ class Seen:
             in_place | (self.is_storage & (self.side == "step") & ~np.isin(self.part.astype(str), OF_STEP))
         )
 
+    def in_kernel(self, role: Role) -> float:
+        """Share of its processor time that a role spends within the kernel."""
+        uses = [use for use in self.job.uses if use.role == role]
+        ran = sum(use.ran_s for use in uses)
+        return min(1.0, sum(use.system_s for use in uses) / ran) if ran > 0 else 0.0
+
     @property
     def by_worker(self) -> dict[int, list[int]]:
         """Number of a worker → its main threads."""
@@ -185,6 +213,12 @@ class Seen:
             worker = self.samples.threads[number].worker
             found.setdefault(-1 if worker is None else worker, []).append(number)
         return found
+
+
+def _part(place: Place) -> str:
+    """A collate function of the user's is called from where samples are fetched."""
+    names = (place.function, *place.callers)
+    return "collate" if place.part == "dataset" and any("collate" in name.lower() for name in names) else place.part
 
 
 # -- the pipeline that is left -----------------------------------------------------------------------------
@@ -198,6 +232,11 @@ class Edit:
     workers: Mask
     evenly: bool = False
     frees_processors: bool = False
+    """Who holds processors is gone too: a quota, an affinity mask, other programs."""
+    with_unknown: bool = False
+    """At best, what the main thread runs without a known name goes too."""
+    with_calls: bool = False
+    """At best, time within the kernel and queueing after each wait go too: they belong to calls."""
 
 
 def removed_by(seen: Seen) -> dict[Removable, Edit]:
@@ -208,8 +247,10 @@ def removed_by(seen: Seen) -> dict[Removable, Edit]:
     of_loader = np.isin(seen.side.astype(str), ("delivery", "sampler", "epoch_start"))
     in_loader = seen.in_loader
     return {
-        "storage": Edit(in_loader & seen.is_storage, ~seen.is_idle & seen.is_storage),
-        "prep": Edit(of_loader | (in_loader & ~seen.is_storage), ~seen.is_idle & ~seen.is_storage, evenly=True),
+        "storage": Edit(in_loader & seen.is_storage, ~seen.is_idle & seen.is_storage, with_calls=True),
+        "prep": Edit(
+            of_loader | (in_loader & ~seen.is_storage), ~seen.is_idle & ~seen.is_storage, evenly=True, with_unknown=True
+        ),
         "contention": Edit(runnable, runnable, frees_processors=True),
         "compute": Edit(~waits & ~of_loader & ~in_loader, none),
     }
@@ -226,9 +267,13 @@ class Pipeline:
         self.cores = sum(use.ran_s for use in job.uses) / max(job.window_s, 1e-9)
         quota = job.processors.quota or float(job.processors.usable)
         self.most_cores = min(float(job.processors.usable), quota)
-        busy = job.processors.busy_s
-        others = 0.0 if busy is None else max(0.0, busy / max(job.window_s, 1e-9) - self.cores)
-        self.least_cores = max(self.cores, self.most_cores - others)
+        ran = sum(use.ran_s for use in job.uses)
+        wanted = ran + sum(use.queued_s for use in job.uses)
+        share = ran / wanted if wanted > 0 else 1.0  # of a processor, that a thread gets while it wants one
+        self.least_cores = min(self.most_cores, max(self.cores, share * (self.workers + 1)))
+        by = contention_by(seen, self)
+        cpus = job.processors
+        self.free_cores = float(cpus.machine if by == "affinity" else cpus.usable if by == "quota" else self.most_cores)
         self.uneven = self._uneven()
 
     def _uneven(self) -> dict[int, Part] | None:
@@ -245,22 +290,35 @@ class Pipeline:
         seen = self.seen
         none = np.zeros(len(seen.state), np.bool_)
         gone_main, gone_workers = (none, none) if edit is None else (edit.main, edit.workers)
+        if edit is not None and edit.with_unknown and end == "low":
+            gone_main = gone_main | seen.is_unknown
         main = getattr(seen.of_main(~self.waits & ~gone_main), end)
         keeps = ~seen.is_idle & ~gone_workers
+        if edit is not None and edit.with_calls and end == "low":
+            keeps = keeps & ~seen.is_state("runnable")
+            if not self.workers:
+                runs = seen.of_main(~seen.is_state("runnable") & ~gone_main).low
+                main = max(0.0, runs - seen.in_kernel("consumer") * seen.of_main(seen.is_state("running")).low)
         if self.uneven is not None and not (edit is not None and edit.evenly):
             each = [getattr(seen.share(threads, keeps), end) for threads in seen.by_worker.values()]
         else:
             each = [getattr(seen.of_workers(keeps), end)] * self.workers
+        if edit is not None and edit.with_calls and end == "low":
+            kernel = seen.in_kernel("worker") * seen.of_workers(seen.is_state("running")).low
+            each = [max(0.0, share - kernel) for share in each]
         running = seen.is_state("running")
-        less = seen.of_workers(running & gone_workers).value * self.workers + seen.of_main(running & gone_main).value
-        return main, each, max(0.0, self.cores - less)
+        freed = seen.of_workers(running & gone_workers).value * self.workers + seen.of_main(running & gone_main).value
+        return main, each, max(0.0, self.cores - freed)
 
     def step(self, edit: Edit | None, end: str, *, spread: bool) -> float:
         """Of a step today, the part that one takes after an edit. `spread`: batches take exponential times."""
         main, each, cores = self.left(edit, end)
         if not self.workers:
             return max(main, 1e-3)
-        stages = _stages(main, each, cores, self.most_cores if end == "low" else self.least_cores, spread)
+        processors = self.most_cores if end == "low" else self.least_cores
+        if edit is not None and edit.frees_processors:
+            processors = self.free_cores
+        stages = _stages(main, each, cores, processors, spread)
         order = Order(np.arange(STEPS)[None], np.array([STEPS * 3 // 4]), 1, 1)
         return max(float(step_s(stages, order)[0]), 1e-3)
 
@@ -411,12 +469,14 @@ def _named(
         with_it = {cause: pipe.gain(_both(edits["contention"], edits[cause])).value for cause in stages}
         beyond = max(with_it.values()) / contention.value
         by = contention_by(seen, pipe)
-        if by is not None and beyond <= contention.value:
+        is_known = seen.of_main(seen.is_unknown).value < UNKNOWN_MAIN
+        limits = seen.of_main(pipe.waits).value > 1.0 - 1.0 / WORTH or contention.value > HALF_LOST
+        if by is not None and beyond <= contention.value and is_known and limits:
             return "contention", by, ""
     if gains[best].value >= WORTH:
         low, other = gains[best].low or 0.0, gains[second]
-        if low >= CERTAIN and (low > (other.high or 0.0) or gains[best].value > 1.5 * other.value
-                               or other.value < WORTH):  # fmt: skip
+        is_clear = low > (other.high or 0.0) or gains[best].value - 1.0 > CLEARLY * (other.value - 1.0)
+        if low >= CERTAIN and is_clear:
             return best, detail_of(seen, pipe, best), ""
         if low < CERTAIN:
             return "undetermined", None, words("attach_wide", {"cause": best, "low": low, "high": gains[best].high})

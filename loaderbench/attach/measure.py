@@ -9,7 +9,9 @@ from __future__ import annotations
 import random
 import re
 import socket
+import statistics
 import struct
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,7 +30,7 @@ from loaderbench.attach.facts import (
     Rights,
     ThreadUse,
 )
-from loaderbench.attach.find import Process, process_of, rank_of, workers_of
+from loaderbench.attach.find import TICKS_PER_S, Process, process_of, rank_of, workers_of
 from loaderbench.attach.names import Names
 from loaderbench.errors import UnavailableError
 from loaderbench.images.filesystem import choose_mount, parse_mountinfo
@@ -43,10 +45,11 @@ from loaderbench.samplers.procfile import read_text
 from loaderbench.samplers.thread_states import SHARED_LOCK, Look, ThreadFiles
 
 COST_FRACTION = 0.015
-"""Of one processor, that looking may take."""
+"""Of one processor, that looking may take once names are known: the first looks at a function read its code."""
 LEAST_GAP_S, MOST_GAP_S = 0.01, 0.5
-RECENT = 0.1
-"""Weight of the last look in the mean cost of one (exponential smoothing): the first looks read what is then known."""
+RECENT = 15
+"""Looks whose median cost sets the next gap: a mean would hold the first ones, which read what is then known."""
+FIRST_COST_S = 5e-4
 SCAN_S = 1.0
 """Between two searches for new threads and processes."""
 SCAN_FRACTION = 0.004
@@ -202,9 +205,10 @@ class Job:
     def _count(self, one: _Thread) -> None:
         words = Path(f"/proc/{one.process}/task/{one.thread}/schedstat").read_text().split()
         text = Path(f"/proc/{one.process}/task/{one.thread}/stat").read_text()
-        now = (*(int(word) for word in words), int(text[text.rindex(")") + 2 :].split()[9]))
+        fields = text[text.rindex(")") + 2 :].split()
+        now = (*(int(word) for word in words), int(fields[9]), int(fields[12]))
         if not one.begun:
-            one.begun = now if self._is_first else (0, 0, 0, 0)
+            one.begun = now if self._is_first else (0,) * len(now)
         one.last = now
 
     def look(self, weight_s: float, draw: random.Random) -> None:
@@ -341,10 +345,11 @@ class Job:
         )  # fmt: skip
 
     def _use(self, one: _Thread) -> ThreadUse:
-        ran, queued, wakes, faults = (max(0, now - old) for now, old in zip(one.last, one.begun, strict=True))
+        ran, queued, wakes, faults, system = (max(0, now - old) for now, old in zip(one.last, one.begun, strict=True))
         thread = self._rows.threads[one.number]
         return ThreadUse(
-            thread.role, one.worker, thread.name, one.is_main, ran / 1e9, queued / 1e9, wakes, faults
+            thread.role, one.worker, thread.name, one.is_main, ran / 1e9, queued / 1e9, wakes, faults,
+            system / TICKS_PER_S,
         )  # fmt: skip
 
     def so_far(self) -> str:
@@ -494,7 +499,7 @@ def watch_jobs(jobs: list[Job], seconds: float, tell: Callable[[float, Looked], 
     begun_cpu, begun = time.process_time(), time.monotonic()
     draw = random.Random()
     scanned, scan_s = begun, 0.0
-    cost_s = 0.0
+    costs: deque[float] = deque([FIRST_COST_S], RECENT)
     try:
         while (now := time.monotonic()) - begun < seconds and not all(job.ended for job in jobs):
             if now - scanned >= max(SCAN_S, scan_s / SCAN_FRACTION):
@@ -504,13 +509,13 @@ def watch_jobs(jobs: list[Job], seconds: float, tell: Callable[[float, Looked], 
                         job.scan()
                 scan_s = time.process_time() - before
                 tell((now - begun) / seconds, looked)
-            gap_s = min(max(cost_s / COST_FRACTION, LEAST_GAP_S), MOST_GAP_S)
+            gap_s = min(max(statistics.median(costs) / COST_FRACTION, LEAST_GAP_S), MOST_GAP_S)
             time.sleep(min(draw.expovariate(1 / gap_s), max(0.0, begun + seconds - now)))
             before = time.process_time()
             for job in jobs:
                 if not job.ended:
                     job.look(gap_s, draw)
-            cost_s += (time.process_time() - before - cost_s) * (1.0 if not cost_s else RECENT)
+            costs.append(time.process_time() - before)
     except KeyboardInterrupt:
         looked.interrupted = True
     looked.cpu_s, looked.wall_s = time.process_time() - begun_cpu, time.monotonic() - begun
