@@ -14,6 +14,8 @@ from loaderbench.recording.thread_samples import Place, SampledThread, SampleRow
 LOOKS, WINDOW_S = 600, 20.0
 Work = Sequence[tuple[State, str, float]]
 """(state, detail, seconds) of a batch, one after the other."""
+QUIET = (ThreadUse("consumer", None, "python", True, 0.0, 0.0, 0, 0),)
+"""Of a job that does not move."""
 NFS = FileSystemSeen("/data", "nfs4")
 
 

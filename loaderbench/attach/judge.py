@@ -39,7 +39,8 @@ LEAST_LOOKS = 40
 """Below, the interval of a half is wider than ± 15 points: nothing is named."""
 PREFETCH = 2
 """Batches ahead of each worker: PyTorch's default. It is not to be seen from outside."""
-STEPS = 400
+LEAST_STEPS, ROUNDS = 160, 12
+"""Steps of a replay: so many at least, and so many rounds of the workers."""
 BUSY_GPU = 0.8
 STUCK_CPU, STUCK_S = 0.01, 5.0
 """A job is stuck that uses less than this part of a processor, and whose main thread has not run for so long."""
@@ -178,6 +179,11 @@ class Seen:
         return np.asarray((by_name & ~self.is_state("running", "runnable")) | ((self.part == "") & waits & ~is_own))
 
     @property
+    def is_late(self) -> Mask:
+        """Of a main thread's row: it waits for a worker to pass the memory of a batch."""
+        return np.asarray(self.is_main & (self.side == "delivery") & self.is_state("socket", "pipe", "other"))
+
+    @property
     def is_unknown(self) -> Mask:
         """Of a main thread's row with workers: it runs, and no name says whether that is the step."""
         if not self.workers or _others_compute(self):
@@ -233,6 +239,8 @@ class Edit:
     evenly: bool = False
     frees_processors: bool = False
     """Who holds processors is gone too: a quota, an affinity mask, other programs."""
+    delivery: bool = False
+    """Delivery's own waits go too."""
     with_unknown: bool = False
     """At best, what the main thread runs without a known name goes too."""
     with_calls: bool = False
@@ -244,15 +252,19 @@ def removed_by(seen: Seen) -> dict[Removable, Edit]:
     none = np.zeros(len(seen.state), np.bool_)
     waits = np.isin(seen.side.astype(str), ("data",))
     runnable = seen.is_state("runnable")
-    of_loader = np.isin(seen.side.astype(str), ("delivery", "sampler", "epoch_start"))
+    of_loader = np.isin(seen.side.astype(str), ("delivery", "sampler", "epoch_start")) & ~seen.is_late
     in_loader = seen.in_loader
     return {
         "storage": Edit(in_loader & seen.is_storage, ~seen.is_idle & seen.is_storage, with_calls=True),
         "prep": Edit(
-            of_loader | (in_loader & ~seen.is_storage), ~seen.is_idle & ~seen.is_storage, evenly=True, with_unknown=True
+            of_loader | (in_loader & ~seen.is_storage),
+            ~seen.is_idle & ~seen.is_storage,
+            evenly=True,
+            delivery=True,
+            with_unknown=True,
         ),
         "contention": Edit(runnable, runnable, frees_processors=True),
-        "compute": Edit(~waits & ~of_loader & ~in_loader, none),
+        "compute": Edit(~waits & ~of_loader & ~in_loader & ~seen.is_late, none),
     }
 
 
@@ -293,6 +305,8 @@ class Pipeline:
         if edit is not None and edit.with_unknown and end == "low":
             gone_main = gone_main | seen.is_unknown
         main = getattr(seen.of_main(~self.waits & ~gone_main), end)
+        if edit is not None:
+            main = max(0.0, main - self._late(edit, end))
         keeps = ~seen.is_idle & ~gone_workers
         if edit is not None and edit.with_calls and end == "low":
             keeps = keeps & ~seen.is_state("runnable")
@@ -310,6 +324,19 @@ class Pipeline:
         freed = seen.of_workers(running & gone_workers).value * self.workers + seen.of_main(running & gone_main).value
         return main, each, max(0.0, self.cores - freed)
 
+    def _late(self, edit: Edit, end: str) -> float:
+        """Share of the main thread's waits for a worker to pass a batch's memory that goes too. A worker answers late
+        while it works: such waits go with what it works on, and in the rest of its time they are delivery's own."""
+        seen = self.seen
+        other = {"low": "high", "high": "low"}.get(end, end)
+        late, goes = seen.of_main(seen.is_late), seen.of_workers(edit.workers)
+        part = getattr(goes, other)
+        if edit.delivery:
+            part = 1.0 - getattr(seen.of_workers(~seen.is_idle & ~edit.workers), end)
+        elif end == "low" and edit.workers.any():
+            part = 1.0
+        return float(getattr(late, other) * part)
+
     def step(self, edit: Edit | None, end: str, *, spread: bool) -> float:
         """Of a step today, the part that one takes after an edit. `spread`: batches take exponential times."""
         main, each, cores = self.left(edit, end)
@@ -319,7 +346,8 @@ class Pipeline:
         if edit is not None and edit.frees_processors:
             processors = self.free_cores
         stages = _stages(main, each, cores, processors, spread)
-        order = Order(np.arange(STEPS)[None], np.array([STEPS * 3 // 4]), 1, 1)
+        num = len(stages.batches)
+        order = Order(np.arange(num)[None], np.array([num * 3 // 4]), 1, 1)
         return max(float(step_s(stages, order)[0]), 1e-3)
 
     def gain(self, edit: Edit) -> Estimate:
@@ -337,15 +365,15 @@ class Pipeline:
 
 
 def _stages(main: float, each: Sequence[float], cores: float, processors: float, spread: bool) -> Stages:
-    draws = np.random.default_rng(7)
-    times = np.array([each[number % len(each)] for number in range(STEPS)]) * len(each)
-    steps = np.full(STEPS, main)
+    draws, num = np.random.default_rng(7), max(LEAST_STEPS, ROUNDS * len(each))
+    times = np.array([each[number % len(each)] for number in range(num)]) * len(each)
+    steps = np.full(num, main)
     if spread:
-        times, steps = times * draws.exponential(1.0, STEPS), steps * draws.exponential(1.0, STEPS)
+        times, steps = times * draws.exponential(1.0, num), steps * draws.exponential(1.0, num)
     return Stages(
         workers=len(each), depth=PREFETCH * len(each), in_turn=True, in_flight=0, overlap=False,
-        batches=Batches.of(STEPS, prep=times, issue=steps, cpu=np.full(STEPS, cores)),
-        window=np.zeros(STEPS, np.int64), inside=np.ones(STEPS, np.bool_), window_s=np.ones(1), measured_s=1.0,
+        batches=Batches.of(num, prep=times, issue=steps, cpu=np.full(num, cores)),
+        window=np.zeros(num, np.int64), inside=np.ones(num, np.bool_), window_s=np.ones(1), measured_s=1.0,
         processors=max(processors, 1e-3),
     )  # fmt: skip
 
@@ -425,7 +453,11 @@ def _verdict(seen: Seen, phase: Phase, note: str) -> AttachVerdict:
     bottleneck, detail, why = _named(seen, pipe, edits, gains)
     if detail is not None and bottleneck in ("storage", "prep"):
         cause: Removable = bottleneck
-        gains[cause] = _widened(gains[cause], pipe.gain(_of_detail(seen, edits[cause], detail)))
+        alone = pipe.gain(_of_detail(seen, edits[cause], detail))
+        if alone.value < WORTH:  # its removal alone is not worth it: it is not what to name
+            detail = None
+        else:
+            gains[cause] = _widened(gains[cause], alone)
     evidence = tuple(_evidence(seen, pipe))
     advice = tuple(_advice(seen, bottleneck, detail))
     summary = why or words(f"attach_{bottleneck}", {"detail": detail})
@@ -440,7 +472,7 @@ def _of_detail(seen: Seen, edit: Edit, detail: str) -> Edit:
     """What goes with the named detail alone: the code that waits, not all of preparation."""
     none = np.zeros(len(seen.state), np.bool_)
     if detail in ("sampler", "delivery", "epoch_start"):
-        return Edit(seen.side == detail, none)
+        return Edit((seen.side == detail) & ~seen.is_late, none, delivery=detail == "delivery")
     if detail in ("one_worker", "order"):
         return Edit(none, none, evenly=True)
     states = {"lock": ("lock",), "sleep": ("sleep",), "network": ("socket",)}.get(detail)
@@ -472,7 +504,10 @@ def _named(
         is_known = seen.of_main(seen.is_unknown).value < UNKNOWN_MAIN
         limits = seen.of_main(pipe.waits).value > 1.0 - 1.0 / WORTH or contention.value > HALF_LOST
         if by is not None and beyond <= contention.value and is_known and limits:
-            return "contention", by, ""
+            if contention.value - 1.0 >= CLEARLY * (beyond - 1.0):
+                return "contention", by, ""
+            stage = max(with_it, key=lambda cause: with_it[cause])
+            return "mixed", None, words("attach_mixed", {"one": "contention", "other": stage})
     if gains[best].value >= WORTH:
         low, other = gains[best].low or 0.0, gains[second]
         is_clear = low > (other.high or 0.0) or gains[best].value - 1.0 > CLEARLY * (other.value - 1.0)
@@ -480,12 +515,12 @@ def _named(
             return best, detail_of(seen, pipe, best), ""
         if low < CERTAIN:
             return "undetermined", None, words("attach_wide", {"cause": best, "low": low, "high": gains[best].high})
-        return "mixed", None, ""
+        return "mixed", None, words("attach_mixed", {"one": best, "other": second})
     return _of_step(seen, pipe, gains)
 
 
 def _both(one: Edit, other: Edit) -> Edit:
-    return Edit(one.main | other.main, one.workers | other.workers, one.evenly or other.evenly, True)
+    return replace(other, main=one.main | other.main, workers=one.workers | other.workers, frees_processors=True)
 
 
 def _of_step(
@@ -546,12 +581,13 @@ def _storage_detail(seen: Seen) -> CauseDetail | None:
 
 def _prep_detail(seen: Seen, pipe: Pipeline) -> CauseDetail | None:
     """By the largest part of what preparation takes: in the main process, or in the workers."""
+    late, idle_part = seen.of_main(seen.is_late).value, seen.of_workers(seen.is_idle).value
     main: dict[CauseDetail, float] = {
         "sampler": seen.of_main(seen.side == "sampler").value,
-        "delivery": seen.of_main(seen.side == "delivery").value,
+        "delivery": seen.of_main((seen.side == "delivery") & ~seen.is_late).value + late * idle_part,
         "epoch_start": seen.of_main(seen.side == "epoch_start").value,
     }
-    waits = seen.of_main(pipe.waits).value
+    waits = seen.of_main(pipe.waits).value + late * (1.0 - idle_part)
     if seen.workers and max(main.values()) > waits:
         return max(main, key=lambda name: main[name])
     rows = (~seen.is_idle & seen.is_worker) if seen.workers else (seen.in_loader & seen.is_main)

@@ -23,6 +23,9 @@ DETAIL: Mapping[str, Mapping[Json, str]] = {
         "collective": " (a collective)", "gc": " (garbage collection)", None: "",
     }
 }  # fmt: skip
+CAUSES: Mapping[Json, str] = {
+    "storage": "storage", "prep": "CPU preparation", "contention": "missing processors",
+}  # fmt: skip
 ATTACH = (
     Row("attach_storage", "storage limits this job{detail}", examples=({"detail": "latency"}, {"detail": None}),
         choices=DETAIL),
@@ -31,11 +34,12 @@ ATTACH = (
         choices=DETAIL),
     Row("attach_compute", "the training step limits this job{detail}; it does not wait for data",
         examples=({"detail": "step"},), choices=DETAIL),
-    Row("attach_mixed", "storage and CPU preparation limit this job together"),
+    Row("attach_mixed", "{one} and {other} limit this job together", choices={"one": CAUSES, "other": CAUSES},
+        examples=({"one": "storage", "other": "prep"},)),
     Row("attach_few_looks", "too few looks ({num:d}) to name a cause: attach for longer, e.g. --seconds 60",
         examples=({"num": 12},)),
     Row("attach_wide", "it looks like {cause}, worth {low:.2f}× to {high:.2f}×: too wide to name; try --seconds 60",
-        examples=({"cause": "prep", "low": 1.02, "high": 1.4},)),
+        examples=({"cause": "prep", "low": 1.02, "high": 1.4},), choices={"cause": CAUSES}),
     Row("attach_balanced", "no single cause is worth its removal: the loader and the step take about as long"),
     Row(
         "attach_one_thread",

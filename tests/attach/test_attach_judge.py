@@ -95,7 +95,7 @@ def test_a_loader_and_a_step_that_take_as_long_have_no_cause() -> None:
         (Processors(2, 2, 0.5, 15.0, 12.0, 0.0, 19.0), 10.0, 30.0, "quota"),
         (Processors(2, 2, None, None, 40.0, 0.0, 19.0), 10.0, 30.0, "neighbours"),
         (Processors(2, 2, None, None, 40.0, 12.0, 19.0), 10.0, 30.0, "steal"),
-        (Processors(1, 2, None, None, 19.9, 0.0, 19.0), 19.5, 30.0, "affinity"),
+        (Processors(1, 4, None, None, 19.9, 0.0, 19.0), 19.5, 30.0, "affinity"),
     ],
 )
 def test_processors_that_others_hold(processors: Processors, ran: float, queued: float, detail: str) -> None:
