@@ -1,6 +1,7 @@
 """User scripts with something slow built in: what it truly costs, and what is said of it.
 
     python benchmarks/watch.py [--only NAME,NAME] [--quick] [--rounds 3] [--traceml COMMAND] [--json FILE] [--resume]
+    python benchmarks/watch.py --causes [--only NAME,NAME] [--rounds 3] [--json FILE] [--results DIR]
     python benchmarks/watch.py --overhead [--rounds 2] [--seconds 16] [--only 'no probes'] [--json FILE]
 
 The scripts (benchmarks/watched) are such as users have: plain loops, accumulation, AMP, several loaders, a loader for
@@ -37,6 +38,7 @@ from typing import Any
 
 import numpy as np
 from turns import median_interval, spread
+from watch_causes import measure as measure_causes
 from watch_overhead import SIDES, overhead
 
 from loaderbench.errors import LoaderbenchError, UnavailableError
@@ -413,6 +415,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, help="3; with --overhead 2")
     parser.add_argument("--overhead", action="store_true", help="what watching costs a loop's main thread")
+    parser.add_argument("--causes", action="store_true", help="scripts whose cause has a name and a line")
     parser.add_argument("--seconds", type=float, default=16.0, help="of one run, with --overhead")
     parser.add_argument("--cuda", action="store_true", help="the scripts train on the GPU")
     parser.add_argument("--quick", action="store_true", help="1 round of 3 cases")
@@ -428,6 +431,9 @@ def main() -> None:
         measure_overhead(arguments)
         return
     arguments.rounds = arguments.rounds or 3
+    if arguments.causes:
+        measure_causes(arguments.only, arguments.rounds, arguments.results, arguments.json)
+        return
     known = cases()
     wanted = tuple(known) if arguments.only is None else tuple(arguments.only.split(","))
     if arguments.quick:

@@ -15,7 +15,7 @@ from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import DIRECT, SAMPLES, SCALED, Change, FieldValue
 from loaderbench.plain import Json
 from loaderbench.recording.facts import ScaleProbe
-from loaderbench.recording.record import Advice, Cause, ContentionBy, Estimate, StorageFigures, Verdict
+from loaderbench.recording.record import Advice, ContentionBy, Estimate, Removable, StorageFigures, Verdict
 
 WORTH_TRYING = 1.03
 AS_FAST = 0.95
@@ -72,7 +72,7 @@ class Measured:
 class Action:
     """One thing to try."""
 
-    cause: Cause
+    cause: Removable
     code: str
     change: Change | None = None
     """None: loaderbench cannot run this action."""

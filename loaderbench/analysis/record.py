@@ -17,6 +17,7 @@ from loaderbench.analysis.alike import ARMS_ALIKE, preparation
 from loaderbench.analysis.caveats import STARVED, caveats_of
 from loaderbench.analysis.comparison import rate_of_runs, ratio_of
 from loaderbench.analysis.doses import Place, Response, doses, responses
+from loaderbench.analysis.invariants import enforced
 from loaderbench.analysis.latency import Slowness, slowness
 from loaderbench.analysis.model import Model, Watched
 from loaderbench.analysis.predictions import Predictions
@@ -43,7 +44,7 @@ from loaderbench.analysis.verification import verified
 from loaderbench.analysis.waiting import waiting_part
 from loaderbench.analysis.watched_advice import advise_watched
 from loaderbench.analysis.watched_notes import notes_of
-from loaderbench.analysis.watched_places import Named, named, names
+from loaderbench.analysis.watched_places import Named, moved, named, names
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import CacheState, Case, Change
 from loaderbench.pipeline.fit import fit
@@ -120,7 +121,8 @@ def analyze(run: Run) -> RunRecord:
     figures = judged.record(record)
     if run.status not in ("ok", "interrupted") and figures.verdict is not None:  # the failure is to be mended first
         figures = replace(figures, verdict=replace(figures.verdict, advice=()))
-    return finite(replace(figures, caveats=(*run.caveats, *run.recording.caveats, *caveats_of(judged, figures))))
+    figures = replace(figures, caveats=(*run.caveats, *run.recording.caveats, *caveats_of(judged, figures)))
+    return finite(figures if judged.facts.watched is None else enforced(figures))
 
 
 def verdict_so_far(case: Case, recording: Recording) -> Verdict | None:
@@ -397,7 +399,7 @@ class Judged:
             ingestion_rate=rate_of(self.arms.get(Arm.DEVICE)),
             accelerator_utilization_fraction=None if found.utilization is None else found.utilization.value,
             accelerator_utilization=found.utilization,
-            shares=found.shares,
+            shares=found.shares if self.facts.watched is None else moved(found.shares, self._verdict(), self.named),
             verdict=self._verdict(),
             capacities=self._capacities(),
             storage=self.storage,
@@ -432,7 +434,7 @@ class Judged:
             return verdict
         if self.facts.watched is not None:
             held_up_by = None if self.contention is None else self.contention.by
-            verdict = named(next_run.of_a_script(verdict), self.named, held_up_by)
+            verdict = next_run.of_a_script(named(verdict, self.named, held_up_by))
             return replace(verdict, advice=self._watched_advice(verdict, self.facts.watched, self.usable_cpus))
         predictions = self.predictions(self.usable_cpus)
         if predictions is None:
@@ -470,7 +472,7 @@ class Judged:
     def _watched_advice(self, verdict: Verdict, seen: WatchedFacts, cpus: int) -> tuple[Advice, ...]:
         held_up_by = None if self.contention is None else self.contention.by
         return advise_watched(
-            self.run, self.replays, verdict, self.model, seen, cpus=cpus, held_up_by=held_up_by
+            self.run, self.replays, verdict, self.model, seen, cpus=cpus, held_up_by=held_up_by, known=self.named
         )  # fmt: skip
 
     def _notes(self) -> tuple[Reason, ...]:
@@ -478,6 +480,8 @@ class Judged:
         if seen is None:
             return ()
         notes = notes_of(seen, self.recording.segments, self.usable_cpus, self.starved_fraction)
+        if self.named is not None and any(one.word in ("sampler", "gil") for one in self.named.details):
+            notes = [one for one in notes if one.code != "taking_over"]  # it is this that takes so long
         if self.recording.rank is None:
             return tuple(notes)
         place = self.recording.rank.place

@@ -32,6 +32,7 @@ from loaderbench.analysis.predictions import MODEL_ERROR, knee
 from loaderbench.analysis.quantities import Draws
 from loaderbench.analysis.statistics import interval
 from loaderbench.analysis.verification import rate_ratio, segments_of, trials_of
+from loaderbench.analysis.watched_places import Named, with_named
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Change as CaseChange
 from loaderbench.pipeline.change import Change, changed
@@ -160,7 +161,7 @@ class Follower:
 
 def advise_watched(
     run: Run, replays: Replays | None, verdict: Verdict, model: Model, seen: WatchedFacts, *, cpus: int,
-    held_up_by: ContentionBy | None,
+    held_up_by: ContentionBy | None, known: Named | None = None,
 ) -> tuple[Advice, ...]:  # fmt: skip
     """At most MOST_ACTIONS, the best predicted first; then those whose gain does not follow from what was seen."""
     batches = None if run.recording is None else batches_of(run.recording.segments)
@@ -186,6 +187,7 @@ def advise_watched(
         actions.append(Action("transfer", "pin_memory", PINNED))
     if seen.applied is not None and follower is not None:
         actions = _with_the_applied(actions, seen.applied.change, follower)
+    actions = with_named(actions, known, verdict, seen.loaders[0].batch_size)
     return tuple(_measured(run, seen, _plain(one, verdict)) for one in _chosen(actions, seen))
 
 
@@ -304,7 +306,8 @@ def _for_what_workers_do(follower: Follower, seen: WatchedFacts) -> list[Action]
     named = any(one.code == "cheaper_transform" for one in actions)
     if part >= LARGE_PART and not named:
         predicted = follower.without(part * making / working)
-        data: dict[str, Json] = {"name": f"{seen.loaders[0].data}.__getitem__", "part": part}
+        method = "__iter__" if settings is not None and settings.iterable else "__getitem__"
+        data: dict[str, Json] = {"name": f"{seen.loaders[0].data}.{method}", "part": part}
         actions.append(Action("prep", "cheaper_samples", None, predicted, data))
     return actions
 

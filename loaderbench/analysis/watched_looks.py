@@ -90,7 +90,10 @@ class Looks:
         the role. A line of the user's goes before a library's."""
         by: dict[tuple[str, int, str], dict[tuple[int, int], float]] = {}
         for at in np.flatnonzero(rows):
-            place, key = self.places[at], (int(self.samples.place[self.rows[at]]), int(self.samples.state[self.rows[at]]))
+            place, key = (
+                self.places[at],
+                (int(self.samples.place[self.rows[at]]), int(self.samples.state[self.rows[at]])),
+            )
             if not place.file:
                 continue
             states = by.setdefault((place.file, place.line, place.part), {})
@@ -98,8 +101,8 @@ class Looks:
         if not by:
             return None
         line = max(by.values(), key=lambda states: sum(states.values()))
-        (place, state), _ = max(line.items(), key=lambda item: item[1])
-        return self.samples.places[place], STATES[state], sum(line.values()) / float(self.weight.sum())
+        (number, state), _ = max(line.items(), key=lambda item: item[1])
+        return self.samples.places[number], STATES[state], sum(line.values()) / float(self.weight.sum())
 
 
 class WatchedLooks:

@@ -8,27 +8,28 @@ set's code, which are no storage, and the line that costs most.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from loaderbench.analysis.advice import Action
 from loaderbench.analysis.model import WORTH
-from loaderbench.analysis.watched_looks import LEAST_LOOKS, WORKING, Looks, Rows, Seconds, WatchedLooks
 from loaderbench.analysis.verdict import SURE
+from loaderbench.analysis.watched_looks import LEAST_LOOKS, WORKING, Looks, Rows, Seconds, WatchedLooks
 from loaderbench.pipeline.edits import Edited
 from loaderbench.pipeline.gains import Replays
 from loaderbench.pipeline.stages import Times
 from loaderbench.plain import Json
 from loaderbench.recording.facts import Collections, Recording, WatchedFacts
-from loaderbench.recording.record import Advice, CauseDetail, Estimate, Removable, Verdict, Where
+from loaderbench.recording.record import CauseDetail, Estimate, Removable, Share, Verdict, Where
 from loaderbench.recording.thread_samples import Place, Role, State
 
 PAUSES: Mapping[str, CauseDetail] = {
-    "checkpoint": "checkpoint", "validation": "validation", "logging": "logging", "compile": "compile", "sync": "sync",
-    "collective": "collective",
+    "checkpoint": "checkpoint", "validation": "validation", "logging": "logging", "compile": "compile",
 }  # fmt: skip
-"""Part of the script's own step → the word of the verdict."""
+"""Part of the script's own step → the word of the verdict. What a synchronizing call or a collective waits for has to
+be done anyway: it is no time that would be saved."""
 WAITING: tuple[State, ...] = ("file", "socket", "fault", "lock", "sleep", "pipe", "other", "gpu", "gil")
 HELD_BY_LOCK = 0.25
 """Of a worker's time: from there on a lock around the data set's code is what it waits for, whatever the code within
@@ -37,12 +38,12 @@ MOST_OF = 0.5
 """Of what a worker waits for, or does, the part that names it."""
 WORTH_A_ROW, MOST_ROWS = 0.05, 4
 DECODES = (
-    "image.open", "imread", "imdecode", "decode", "read_image", ".convert", "imagefile", "jpeg", "read_video", "frombytes",
-    "torchaudio.load", "soundfile", "librosa", "decord", "torchcodec",
+    "image.open", "imread", "imdecode", "decode", "read_image", ".convert", "imagefile", "jpeg", "read_video",
+    "frombytes", "torchaudio.load", "soundfile", "librosa", "decord", "torchcodec",
 )  # fmt: skip
 AUGMENTS = (
-    "transform", "augment", "albumentations", "kornia", "resize", "crop", "flip", "rotate", "blur", "jitter", "normalize",
-    "warp", "elastic", "filter",
+    "transform", "augment", "albumentations", "kornia", "resize", "crop", "flip", "rotate", "blur", "jitter",
+    "normalize", "warp", "elastic", "filter",
 )  # fmt: skip
 """Parts of the names of functions, files and calls."""
 
@@ -69,21 +70,22 @@ class Named:
     worker: Detail | None
     """What costs a worker most of its time, where that is known."""
     where: tuple[Where, ...]
+    step_s: float
+    is_function: bool = False
+    """The script has no loader: a function makes its batches."""
 
 
-def names(
-    recording: Recording, replays: Replays | None, seen: WatchedFacts, cpus: int | None, begun: WatchedLooks | None = None
-) -> Named | None:  # fmt: skip
+def names(recording: Recording, replays: Replays | None, seen: WatchedFacts, cpus: int | None) -> Named | None:
     """None where there are no samples, or too few."""
     if recording.samples is None or replays is None:
         return None
-    looks = begun or WatchedLooks(recording, recording.samples)
+    looks = WatchedLooks(recording, recording.samples)
     if len(looks.consumer) < LEAST_LOOKS or not len(looks.steps):
         return None
     made = _Names(recording, replays, seen, looks, cpus)
     found = sorted(made.details(), key=lambda one: -one.gain.value)
     worth = tuple(one for one in found if one.gain.value >= WORTH and (one.gain.low or 0.0) >= SURE)
-    return Named(worth, made.worker(), _rows(looks))
+    return Named(worth, made.worker(), _rows(looks), looks.step_s, seen.loaders[0].kind == "function")
 
 
 def _where(looks: Looks, rows: Rows, role: Role) -> Where | None:
@@ -149,21 +151,27 @@ class _Names:
 
     def _gil(self) -> Iterator[Detail]:
         consumer = self.looks.consumer
-        taken, worked = self.looks.seconds(consumer.in_states(["gil"]))
+        taken, worked = self.looks.seconds(consumer.in_states(["gil", "runnable"]))
+        if consumer.part(consumer.in_states(["gil"])) < WORTH_A_ROW:
+            return
         others = self.looks.of("other")
         mine = others.in_states(WORKING)
         mine &= np.array([self._is_scripts(number) for number in others.samples.thread[others.rows]], dtype=bool)
-        where = _where(others, mine, "other") if mine.any() else None
+        users = mine & others.where(lambda place: place.owner == "user")
+        where = _where(others, users if users.any() else mine, "other") if mine.any() else None
         both = taken + worked
         if where is None or not both.value > 0:
             return
         waited_s, step_s = self.looks.phases
-        ran_s = self.looks.step_s * others.part(mine) * len(others) / max(1, len(self.looks.consumer))
+        ran_s = self.looks.step_s * others.part(mine & others.in_states(["running"]))
+        ran_s *= float(others.weight.sum() / self.looks.of("consumer").weight.sum())
 
         def without(part: float) -> Edited:
-            """What the script's thread takes over waits as it does; so does the thread that sends its requests."""
+            """The threads that send requests and batches wait for the GIL, too; without workers, the loader does."""
             in_next = min(1.0, part * taken.value / max(waited_s, 1e-12))
-            less = {name: in_next * self._mean_s(name) for name in ("take", "send", "hand")}
+            alone = ("take",) if self.stages.workers else ("take", "read", "prep")
+            less = {name: in_next * self._mean_s(name) for name in alone}
+            less |= {name: self._mean_s(name) for name in ("send", "hand")}
             in_step = min(1.0, part * worked.value / max(step_s, 1e-12))
             return self._shorter({**less, "issue": in_step * self._mean_s("issue")}, ran_s)
 
@@ -175,20 +183,26 @@ class _Names:
         return samples is not None and samples.threads[thread].worker is None
 
     def _own_threads(self) -> Iterator[Detail]:
-        """More threads of PyTorch than processors: what the script's thread waits for the others is the least gain, as
-        what they cost each other besides is not seen."""
+        """More threads of PyTorch than processors. What they work is known only together with what they lose to each
+        other: the step is at least as long as the script's thread runs, at most as long as the processors would need
+        for all that runs now; between the two it is taken to be in the middle."""
         threads, consumer = self.seen.torch_threads, self.looks.consumer
         if threads is None or self.cpus is None or threads <= self.cpus or self.seen.uses_cuda:
             return
         waits = consumer.in_states(["lock", "runnable"])
-        _, worked = self.looks.seconds(waits)
+        taken, worked = self.looks.seconds(waits)
         where = _where(consumer, waits & ~consumer.in_parts("queue", "rebuild", "sampler"), "consumer")
-        if where is not None and worked.value > 0:
-            found = self._detail(
-                "contention", "own_threads", Seconds(0.0), worked, self._mean_s("cpu"), where, threads=threads,
-                cpus=self.cpus,
-            )  # fmt: skip
-            yield replace(found, gain=replace(found.gain, high=None))
+        if where is None or not worked.value > 0:
+            return
+
+        def without(part: float) -> Edited:
+            return self._shorter_step(part * taken.value, part * worked.value, self._mean_s("cpu"))
+
+        most, now_s = self._gain(without, taken + worked), float(self.roughly.now_s[0])
+        least = max(1.0, now_s / (self._mean_s("cpu") / self.stages.processors + taken.value))
+        value = float(np.sqrt(least * most.value))
+        gain = replace(most, value=value, low=least, method=f"{most.method}; by the processors at the low end")
+        yield Detail("contention", "own_threads", gain, where, worked.value, {"threads": threads, "cpus": self.cpus})
 
     def _collections(self) -> Iterator[Detail]:
         known = self.recording.collections
@@ -329,7 +343,11 @@ def _of_collections(known: Collections, looks: WatchedLooks) -> tuple[float, flo
         return 0.0, 0.0, None
     by_place = np.bincount(pauses[inside, 3] + 1, weights=took)
     place = int(by_place.argmax()) - 1
-    return float(took[taking].sum()) / num, float(took[~taking].sum()) / num, known.places[place] if place >= 0 else None
+    return (
+        float(took[taking].sum()) / num,
+        float(took[~taking].sum()) / num,
+        known.places[place] if place >= 0 else None,
+    )
 
 
 def _kind(looks: Looks) -> CauseDetail:
@@ -359,7 +377,7 @@ def named(verdict: Verdict, known: Named | None, held_up_by: str | None) -> Verd
     if known is None:
         return _unnamed(verdict, held_up_by)
     best = known.details[0] if known.details else None
-    gain = verdict.speedup_if_removed.get(verdict.bottleneck)  # type: ignore[call-overload]
+    gain = next((one for cause, one in verdict.speedup_if_removed.items() if cause == verdict.bottleneck), None)
     now = 1.0 if gain is None or verdict.bottleneck == "compute" else gain.value
     if verdict.bottleneck == "mixed" and verdict.joint_speedup is not None:
         now = verdict.joint_speedup.value
@@ -367,6 +385,9 @@ def named(verdict: Verdict, known: Named | None, held_up_by: str | None) -> Verd
     if best is not None and best.gain.value > now:
         return _with(verdict, best)
     worker = known.worker
+    if known.is_function and worker is not None and verdict.bottleneck in ("storage", "prep", "mixed"):
+        rows = known.where if worker.where is None else _first(worker.where, known.where)
+        return replace(verdict, cause_detail="no_loader", where=rows)
     if worker is not None and verdict.bottleneck in ("storage", "prep", "mixed") and worker.word in ("lock", "sleep"):
         return _with(verdict, worker)
     if verdict.bottleneck == "prep" and worker is not None:
@@ -389,13 +410,89 @@ def _with(verdict: Verdict, detail: Detail) -> Verdict:
         gains["storage"] = None
     where = verdict.where if detail.where is None else _first(detail.where, verdict.where)
     return replace(
-        verdict, bottleneck=detail.cause, cause_detail=detail.word, where=where, joint=(), joint_speedup=None, reasons=(),
-        speedup_if_removed=gains,
+        verdict, bottleneck=detail.cause, cause_detail=detail.word, where=where, joint=(), joint_speedup=None,
+        reasons=(), speedup_if_removed=gains,
     )  # fmt: skip
+
+
+def moved(
+    shares: Mapping[Share, Estimate | None], verdict: Verdict, known: Named | None
+) -> Mapping[Share, Estimate | None]:
+    """The shares of a step with the part of what the samples name at its own cause."""
+    best = None if known is None else next((one for one in known.details if one.word == verdict.cause_detail), None)
+    compute = shares.get("compute")
+    if best is None or known is None or best.cause == "compute" or compute is None:
+        return shares
+    part = min(compute.value, best.seconds / known.step_s)
+    to: Share = "prep" if best.cause == "prep" else "contention"
+    before = shares.get(to)
+    whole = part + (0.0 if before is None else before.value)
+    added = Estimate(whole, None, None, compute.unit, compute.n, "share of samples")
+    return {**shares, "compute": _less(compute, part), to: added}
+
+
+def _less(share: Estimate, part: float) -> Estimate:
+    ends = (None if end is None else max(0.0, end - part) for end in (share.low, share.high))
+    low, high = ends
+    return replace(share, value=share.value - part, low=low, high=high)
 
 
 def _first(line: Where, lines: tuple[Where, ...]) -> tuple[Where, ...]:
     return line, *(one for one in lines if (one.role, _key(one)) != (line.role, _key(line)))
 
 
-Advices = tuple[Advice, ...]
+# -- advice ------------------------------------------------------------------------------------------------------
+
+ADVICE: Mapping[str, str] = {
+    "sampler": "faster_sampler", "gil": "release_gil", "own_threads": "fewer_torch_threads", "gc": "less_collecting",
+    "lock": "shorter_lock", "sleep": "no_sleep", **dict.fromkeys(PAUSES, "shorter_pause"),
+}  # fmt: skip
+AGAINST: Mapping[str, frozenset[str]] = {
+    "lock": frozenset({"num_workers", "prefetch_factor", "cache_in_memory", "fewer_reads", "cheaper_samples"}),
+    "sleep": frozenset({"cache_in_memory", "fewer_reads", "cheaper_samples"}),
+    "own_threads": frozenset({"fewer_threads"}),
+    "gil": frozenset({"fewer_threads", "stop_neighbours"}),
+}  # fmt: skip
+"""Word of a cause → advice that does not help against it, or says less."""
+QUICK_SAMPLE_S, MANY = 50e-6, 128
+"""A sample that takes a worker less, in a batch of this many and more, is mostly Python's own work for it."""
+
+
+def line_of(where: Where) -> str:
+    """`transforms.py:41 ElasticTransform`."""
+    return f"{where.file.rpartition('/')[2]}:{where.line} {where.callee or where.function}"
+
+
+def with_named(
+    actions: Sequence[Action], known: Named | None, verdict: Verdict, batch_size: int | None
+) -> list[Action]:
+    """The advice with that for what has a name, and without what does not help against it."""
+    if known is None:
+        return list(actions)
+    found = list(actions)
+    details = [*known.details, *([known.worker] if known.worker is not None else [])]
+    if known.is_function and known.worker is not None and known.worker.where is not None:
+        found.append(Action("prep", "use_a_loader", None, None, {"line": line_of(known.worker.where)}))
+    for one in details:
+        code = ADVICE.get(one.word)
+        if code is None or one.where is None or one.gain.value < WORTH:
+            continue
+        figures = {"line": line_of(one.where), "what": one.word, **one.figures}
+        found.append(Action(one.cause, code, None, one.gain, figures))
+    if known.worker is not None and known.worker.where is not None:
+        found = [_of_line(one, known.worker, batch_size) for one in found]
+    against = AGAINST.get(verdict.cause_detail or "", frozenset())
+    if known.is_function:
+        against |= {"num_workers", "prefetch_factor"}  # it has neither
+    return [one for one in found if one.code not in against]
+
+
+def _of_line(action: Action, worker: Detail, batch_size: int | None) -> Action:
+    """Advice about samples names the line that costs most of them, and what that line gains."""
+    if action.code != "cheaper_samples" or worker.where is None or worker.where.part != "dataset":
+        return action
+    sample_s = worker.seconds / max(1, batch_size or 1)
+    line = line_of(worker.where)
+    if sample_s < QUICK_SAMPLE_S and (batch_size or 1) >= MANY:
+        return Action("prep", "batched_fetch", None, worker.gain, {"line": line, "sample_s": sample_s})
+    return Action("prep", "cheaper_line", None, worker.gain, {"line": line, **worker.figures})

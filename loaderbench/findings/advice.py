@@ -255,6 +255,73 @@ WATCHED_ADVICE = (
         examples=({"name": "Photos.__getitem__", "part": 0.4},),
     ),
     Row(
+        "cheaper_line",
+        "make {line} cheaper: {part:%} of a worker's time is spent there. Open files once for each worker, not once "
+        "for each sample; read what you need, not more; or store its results. Gain without it",
+        examples=({"line": "zips.py:14 zipfile.ZipFile", "part": 0.9},),
+    ),
+    Row(
+        "batched_fetch",
+        "fetch whole batches: a sample takes {sample_s:duration}, most of which is Python around it ({line}). Give the "
+        "data set a method `__getitems__(indices)`, or index it with a tensor of indices and `batch_size=None`",
+        examples=({"line": "rows.py:11 X[i]", "sample_s": 8e-6},),
+    ),
+    Row(
+        "faster_sampler",
+        "draw the indices of many samples at once: {line} runs in the script's main process and takes "
+        "{seconds:duration} of each step; more workers do not help",
+        examples=({"line": "train.py:13 np.random.choice", "seconds": 0.011},),
+    ),
+    Row(
+        "release_gil",
+        "move the work of {line} to a process, or make it sleep between its turns: its thread holds the GIL, for which "
+        "the training thread waits {seconds:duration} of each step",
+        examples=({"line": "metrics.py:5 sum", "seconds": 0.013},),
+    ),
+    Row(
+        "fewer_torch_threads",
+        "use fewer threads: torch.set_num_threads({cpus}) or less, now {threads} on {cpus} CPU{cpus:plural}; the step "
+        "waits for them at {line}",
+        examples=({"line": "train.py:11 backward", "threads": 16, "cpus": 2},),
+    ),
+    Row(
+        "less_collecting",
+        "collect garbage less often ({line}): call gc.freeze() after the setup, raise gc.set_threshold, or call "
+        "gc.collect() once in an epoch. It takes {seconds:duration} of a mean step",
+        examples=({"line": "train.py:11 main", "seconds": 0.009},),
+    ),
+    Row(
+        "shorter_pause",
+        "do {what} less often, or in another thread or process: {line} takes {seconds:duration} of a mean step",
+        examples=({"what": "checkpoint", "line": "train.py:40 torch.save", "seconds": 0.02},),
+        choices={
+            "what": {
+                "checkpoint": "the checkpoint",
+                "validation": "the validation",
+                "logging": "the logging",
+                "compile": "the compilation (shapes that change?)",
+                "sync": "the synchronizing call",
+                "collective": "the collective",
+            }
+        },
+    ),
+    Row(
+        "shorter_lock",
+        "hold the lock at {line} for less, or give each worker a file or connection of its own: workers wait for it "
+        "for {part:%} of their time. More workers do not help",
+        examples=({"line": "data.py:41 lock.acquire", "part": 0.5},),
+    ),
+    Row(
+        "no_sleep",
+        "remove the wait at {line}: workers sleep there for {part:%} of their time. Storage is not the cause",
+        examples=({"line": "data.py:41 time.sleep", "part": 0.9},),
+    ),
+    Row(
+        "use_a_loader",
+        "give the work of {line} to a DataLoader with workers: the loop makes its batches itself, one after the other",
+        examples=({"line": "train.py:31 get_batch"},),
+    ),
+    Row(
         "keep_memory",
         "keep freed memory: put MALLOC_TRIM_THRESHOLD_=1073741824 MALLOC_MMAP_THRESHOLD_=33554432 before python. A "
         "worker spends {part:%} of its CPU time on memory that glibc returns to the system and allocates again",

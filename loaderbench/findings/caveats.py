@@ -19,6 +19,23 @@ informs = partial(Row, severity=INFORMATION)
 CAVEATS = (
     # the run itself
     limits(
+        "figures_contradict",
+        "two figures contradict each other ({which}); the less certain one is left out",
+        "report it with the stored run",
+        examples=({"which": "shares"}, {"which": "delivery"}),
+        choices={
+            "which": {
+                "shares": "the shares do not add up",
+                "lines": "the shares of lines of code do not add up",
+                "delivery": "taking a batch over lasts longer than a step",
+                "waits": "the wait for data is longer than the time in next()",
+                "starts": "the parts of the script's time are more than all of it",
+                "methods": "advice names a method that the data set lacks",
+                "bound": "advice gains more than any cause",
+            }
+        },
+    ),
+    limits(
         "images_failed",
         "{num} image reads failed, and the next image replaced each (see `failures`)",
         "loaderbench dataset scan names the broken files",

@@ -19,7 +19,6 @@ from loaderbench.findings.advice import ADVICE_CODES
 from loaderbench.plain import Json, JsonObject
 from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.estimate import Estimate as Estimate
-from loaderbench.recording.thread_samples import Role, State
 from loaderbench.recording.facts import (
     Environment,
     Failure,
@@ -29,6 +28,7 @@ from loaderbench.recording.facts import (
     StorageKind,
     WatchedFacts,
 )
+from loaderbench.recording.thread_samples import Role, State
 
 Cause = Literal["storage", "prep", "contention", "transfer", "launch"]
 """What a verdict can name besides compute."""
@@ -85,7 +85,7 @@ class Advice:
     """
 
     code: str
-    cause: Cause
+    cause: Removable
     """The cause that it removes."""
     change: Change | None = None
     """Fields of the case to change; None: loaderbench cannot run it."""

@@ -7,8 +7,10 @@ from loaderbench.printable import counted
 from loaderbench.recording.facts import WatchedApplied, WatchedFacts, WatchedLoader, WatchedSeconds
 from loaderbench.recording.record import DoseFigures, RunRecord
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.watched_words import about, loader_names
+from loaderbench.reporting.watched_words import about, loader_names, where_line
 
+MOST_LINES = 2
+"""Of code, on the screen; the record has more."""
 WORTH_A_LINE = 0.01
 """Part of the script's time from which on it is told."""
 
@@ -45,6 +47,8 @@ def evidence_lines(record: RunRecord) -> list[str]:
             f"its processes and threads use {cpu.own:.2f} of {cpu.cpus} CPUs: its loader waits for reads for "
             f"{waits.low or 0.0:.0%} to {waits.high:.0%} of its time"
         )
+    if record.verdict is not None:
+        lines += [where_line(one) for one in record.verdict.where[:MOST_LINES]]
     if wait is not None:
         lines.append(f"the script waits for data for {fmt.percent(wait.by_timeline.value)} of its steps' time")
     lines += [
@@ -114,13 +118,13 @@ def time_lines(seen: WatchedFacts) -> list[str]:
 
 
 def _steps(name: str, main: WatchedLoader, changed: WatchedLoader | None) -> str:
-    """`300 steps of DataLoader over Photos, 40 % of it waiting`; with `--apply` before and behind the change."""
-    waits = f"{fmt.percent(_part(main.seconds))} of it waiting"
+    """`300 steps of DataLoader over Photos, 40 % of it in next()`; with `--apply` before and behind the change."""
+    waits = f"{fmt.percent(_part(main.seconds))} of it in next()"
     if changed is None:
         return f"{main.num_batches} steps of {name}, {waits}"
     return (
         f"{main.num_batches + changed.num_batches} steps of {name}: {main.num_batches} before --apply, "
-        f"{waits}, and {changed.num_batches} after it, {fmt.percent(_part(changed.seconds))} of it waiting"
+        f"{waits}, and {changed.num_batches} after it, {fmt.percent(_part(changed.seconds))} of it in next()"
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from loaderbench.printable import clean
 from loaderbench.recording.facts import WatchedFacts, WatchedLoader
+from loaderbench.recording.record import Verdict, Where
 
 
 def loader_names(loaders: Sequence[WatchedLoader]) -> list[str]:
@@ -31,6 +32,52 @@ def of_stores(seen: WatchedFacts) -> str:
         return ""
     first, *others = map(clean, seen.stores)
     return f" ({first}{f' and {len(others)} more' if others else ''})"
+
+
+NAMED = {
+    "sampler": "The sampler limits this run: {line} runs in the script's own process for {part} of its time.",
+    "gil": "Another thread holds the GIL: {line} keeps it from the training thread.",
+    "own_threads": "PyTorch's own threads limit this run: they are more than the CPUs, and the step waits for them at "
+    "{line}.",
+    "gc": "Garbage collection within the steps limits this run: {part} of the training thread's time, at {line}.",
+    "checkpoint": "Checkpoints within the steps limit this run: {part} of the training thread's time, at {line}.",
+    "validation": "Validation within the steps limits this run: {part} of the training thread's time, at {line}.",
+    "logging": "Logging limits this run: {part} of the training thread's time, at {line}.",
+    "compile": "Compilation within the steps limits this run: {part} of the training thread's time, at {line}.",
+    "sync": "A synchronizing call limits this run: {part} of the training thread's time, at {line}.",
+    "collective": "A collective limits this run: {part} of the training thread's time, at {line}.",
+    "lock": "A lock in the data set's code limits this run: workers wait for it at {line} for {part} of their time.",
+    "sleep": "A sleep in the data set's code limits this run: workers are at {line} for {part} of their time.",
+    "no_loader": "The loop makes its batches itself, without a loader: {line} takes {part} of the time of making one.",
+}
+"""Detail of a cause → the sentence that names it, and its line."""
+
+
+def by_name(verdict: Verdict) -> str | None:
+    """Name what limits a watched script by its line; None if the cause has no name of its own, or no line."""
+    words = NAMED.get(verdict.cause_detail or "")
+    if words is None or not verdict.where:
+        return None
+    first = verdict.where[0]
+    return words.format(line=_line(first), part=f"{first.fraction:.0%}")
+
+
+def where_line(where: Where) -> str:
+    """`62 % of worker time: transforms.py:41 ElasticTransform (running)`."""
+    who = {"worker": "worker", "consumer": "training thread's", "other": "other threads'"}.get(where.role, where.role)
+    return f"{where.fraction:.0%} of {who} time: {_line(where)} ({STATES.get(where.state, where.state)})"
+
+
+def _line(where: Where) -> str:
+    file = where.file.rpartition("/")[2]
+    return clean(f"{file}:{where.line} {where.callee or where.function}")
+
+
+STATES = {
+    "runnable": "waits for a CPU", "file": "reads a file", "socket": "waits for a socket", "fault": "page fault",
+    "lock": "waits for a lock", "sleep": "sleeps", "pipe": "waits for a pipe", "gpu": "waits for the GPU",
+    "gil": "waits for the GIL", "other": "waits",
+}  # fmt: skip
 
 
 def _what_tells_apart(alike: Sequence[WatchedLoader]) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, cast
 
+from loaderbench.analysis.invariants import best_elsewhere
 from loaderbench.analysis.model import WORTH
 from loaderbench.analysis.verdict import HOLD_CONTENTION, MORE, SURE
 from loaderbench.cases.case import FIELDS, Case, Change
@@ -110,6 +111,9 @@ def summary(record: RunRecord) -> str:
     because = ". ".join([*reasons[:1], *map(_capitalized, reasons[1:])])
     if verdict.bottleneck == "undetermined":
         return f"Undetermined: {because}."
+    if (by_name := watched_words.by_name(verdict)) is not None:
+        removed = next((g for c, g in verdict.speedup_if_removed.items() if c == verdict.bottleneck and g), None)
+        return by_name + ("" if removed is None else f" Without it, the run would be {_faster(removed)}.")
     if verdict.bottleneck == "compute":
         return _of_compute(record, verdict)
     if verdict.bottleneck == "mixed":
@@ -297,9 +301,8 @@ def _of_several(verdict: Verdict, joint: Estimate) -> str:
 
 
 def _of_compute(record: RunRecord, verdict: Verdict) -> str:
-    others = [gain for cause, gain in verdict.speedup_if_removed.items() if gain is not None and cause != "compute"]
-    best = max(others, key=lambda gain: gain.value, default=None)
-    gain = "" if best is None else f" Removing any other cause gives at most {best.value:.2f}×."
+    best = best_elsewhere(verdict)
+    gain = "" if best is None else f" Removing any other cause gives at most {best:.2f}×."
     fed = record.accelerator_utilization
     ready = "an unmeasured part" if fed is None else f"{fed.value:.0%}"
     # what a script on the processors does in its step is unknown

@@ -36,27 +36,27 @@ OF_LOADER = {
 }
 """Functions of PyTorch's loader (2.4 to 2.15), and the part that what they call belongs to."""
 _OURS = {
-    "Watched.step": "loader", "Watcher.hold": "held", "Watcher.fill": "held", "Doses.give": "held", "SpanRing.rest": "held",
+    "Watched.step": "loader", "Watcher.hold": "held", "Watcher.fill": "held", "Doses.give": "held",
+    "SpanRing.rest": "held",
 }  # fmt: skip
 _STARTS = ("_MultiProcessingDataLoaderIter.__init__", "_MultiProcessingDataLoaderIter._reset", "DataLoader.__iter__")
 _CALLS = (
     ("gc", ("gc.collect",)),
-    ("checkpoint", ("torch.save", "np.save", "np.savez", "numpy.save", "pickle.dump", "save_file", "save_pretrained",
-                    "save_checkpoint", "os.fsync")),
-    ("sync", (".item", ".tolist", "torch.cuda.synchronize", "device.synchronize", "current_stream().synchronize")),
-    ("logging", ("print", "log", "logger.info", "logging.info", "add_scalar", "writer.write", "json.dump",
-                 "csv.writer")),
+    ("checkpoint", ("torch.save", "np.save", "np.savez", "numpy.save", "pickle.dump", "save_file",
+                    "save_pretrained", "save_checkpoint")),
+    ("sync", (".item", "torch.cuda.synchronize")),
+    ("logging", ("print", "wandb.log", "logger.info", "logging.info", "add_scalar", "add_image", "writer.writerow")),
 )  # fmt: skip
 _FOLDERS = (
     ("compile", ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/", "torch/jit/", "triton/compiler/")),
-    ("checkpoint", ("torch/serialization.py", "safetensors/", "torch/distributed/checkpoint/")),
+    ("checkpoint", ("torch/distributed/checkpoint/",)),
     ("logging", ("/logging/__init__.py", "tensorboard", "/wandb/", "/mlflow/", "/tqdm/", "torch/utils/tensorboard/")),
     ("collective", ("torch/distributed/distributed_c10d.py",)),
 )
 _NAMES = (
     ("validation", ("validat", "evaluat", "eval_", "_eval", "run_eval", "test_epoch")),
     ("checkpoint", ("checkpoint", "save_model", "save_ckpt", "save_state", "snapshot")),
-    ("logging", ("log_metrics", "write_log", "log_images", "log_step", "_log", "log_")),
+    ("logging", ("log_metrics", "write_log", "log_image", "log_step", "log_scalar", "log_stat", "write_summary")),
 )
 """Beginnings or parts of the names of the script's own functions."""
 
@@ -132,6 +132,8 @@ def _of_step(inside: Sequence[Frame], own: Sequence[Frame]) -> str:
     for part, folders in _FOLDERS:
         if any(folder.replace("/", os.sep) in frame.file for frame in inside for folder in folders):
             return part
+    if any(frame.file.endswith("serialization.py") and "save" in frame.function for frame in inside):
+        return "checkpoint"
     call = (called(own[0]) if own else None) or ""
     for part, calls in _CALLS:
         if any(call == one or call.endswith(one if one.startswith(".") else f".{one}") for one in calls):

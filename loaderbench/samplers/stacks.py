@@ -146,8 +146,7 @@ def learn() -> Layout:
     api, memory = ctypes.pythonapi, Memory("self")
     for name in ("PyInterpreterState_Get", "PyThreadState_Get"):
         getattr(api, name).restype = ctypes.c_void_p
-    api.PyInterpreterState_ThreadHead.restype = ctypes.c_void_p
-    api.PyInterpreterState_ThreadHead.argtypes = [ctypes.c_void_p]
+    api.PyThreadState_Next.restype, api.PyThreadState_Next.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
     interpreter = int(api.PyInterpreterState_Get())
     found: list[tuple[int, int]] = []
     ready, leave = threading.Event(), threading.Event()
@@ -162,7 +161,9 @@ def learn() -> Layout:
     ready.wait()
     try:
         of_frames = _outermost(memory, int(api.PyThreadState_Get()))
-        layout = _learned(memory, interpreter, int(api.PyThreadState_Get()), *found[0], of_frames)
+        newest_state, number = found[0]
+        of_threads = int(api.PyThreadState_Get()), newest_state, int(api.PyThreadState_Next(newest_state))
+        layout = _learned(memory, interpreter, of_threads, number, of_frames)
         _check(layout, memory, found[0][1])
         return layout
     except Unreadable as error:
@@ -174,11 +175,14 @@ def learn() -> Layout:
 
 
 def _learned(
-    memory: Memory, interpreter: int, main: int, newest: int, native_id: int, of_frames: tuple[tuple[int, ...], ...]
-) -> Layout:
+    memory: Memory, interpreter: int, of_threads: tuple[int, int, int], native_id: int,
+    of_frames: tuple[tuple[int, ...], ...],
+) -> Layout:  # fmt: skip
+    """`of_threads`: the states of this thread, of the newest one, and of that before it."""
+    (own_state, newest, before) = of_threads
     path, (code, previous, instruction, lasti) = of_frames[0], of_frames[1]
     own, another = Process.threads.__code__, _check.__code__
-    state, other_state = memory.upto(main, STATE_BYTES), memory.upto(newest, STATE_BYTES)
+    state, other_state = memory.upto(own_state, STATE_BYTES), memory.upto(newest, STATE_BYTES)
     own_id = threading.get_native_id()
     ids = zip(_words(state), _words(other_state), strict=False)
     native = [number * WORD for number, pair in enumerate(ids) if pair == (own_id, native_id)]
@@ -196,7 +200,7 @@ def _learned(
     return Layout(
         _offset_of(interpreter, runtime, "the interpreter"),
         _offset_of(newest, memory.upto(interpreter, INTERPRETER_BYTES), "the newest thread"),
-        _offset_of(main, other_state, "the next thread"), native[0], path, code, previous, instruction, lasti,
+        _offset_of(before, other_state, "the next thread"), native[0], path, code, previous, instruction, lasti,
         _offset_of(id(own.co_filename), text, "a file's name"), _offset_of(id(own.co_qualname), text, "a name"),
         _offset_of(id(own.co_linetable), text, "the table of lines"), first_lines[0],
     )  # fmt: skip
@@ -216,7 +220,7 @@ def _innermost(memory: Memory, state: int) -> tuple[tuple[int, ...], ...]:
     codes = [id(_innermost.__code__), id(_middle.__code__), id(_outermost.__code__)]
     pread, file, unpack = os.pread, memory._file, struct.unpack
     caller, size = sys._getframe(1), _middle.__code__.__sizeof__()
-    pending = [((at,), word) for at, word in zip(range(0, STATE_BYTES, WORD), unpack(
+    pending: list[tuple[tuple[int, ...], int]] = [((at,), word) for at, word in zip(range(0, STATE_BYTES, WORD), unpack(
         f"<{STATE_BYTES // WORD}Q", pread(file, STATE_BYTES, state)), strict=True)]  # fmt: skip
     while pending:
         path, address = pending.pop(0)
@@ -493,4 +497,3 @@ def _file_of_runtime() -> tuple[str, str]:
             _found_file.append(last)
             return last
     raise CannotLearn("the runtime was not found")
-

@@ -45,6 +45,7 @@ from loaderbench.studies.watch_writing import Writing, check_every
 from loaderbench.studies.watched import ended_early, nothing_seen
 from loaderbench.studies.watched_run import run_of
 from loaderbench.watching.applying import Applier
+from loaderbench.watching.batch_function import BatchFunction
 from loaderbench.watching.data_loader import noticed
 from loaderbench.watching.iterable import WatchedBatches, WatchedGenerator
 from loaderbench.watching.kept import Kept
@@ -135,6 +136,7 @@ class ScriptWatch:
             self.watcher = _Watch.current = watcher
             self._children_cpu_s = children_cpu_s()  # importing PyTorch may start processes, too
             watcher.sample()
+            without_loader = None if watcher.sampling is None else BatchFunction(watcher)
             self._interpreter = Interpreter()
             ends.begin()
             try:
@@ -147,6 +149,8 @@ class ScriptWatch:
                 code = 1
             finally:
                 let_workers_end()
+                if without_loader is not None:
+                    without_loader.close()
                 _Watch.current = None
         if originals.os.getpid() != self._pid:
             return code

@@ -1,4 +1,4 @@
-"""When Python's collector of cycles held up a watched script, exactly: from the callbacks that Python calls around it."""
+"""When Python's collector of cycles held up a watched script: from the callbacks that Python calls around it."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from loaderbench.originals import os
 from loaderbench.recording.thread_samples import Place, SampledThread, SampleRows, State, ThreadSamples
@@ -23,6 +24,8 @@ PR_SET_PTRACER = 0x59616D61
 """prctl(2)."""
 START_S = 10.0
 CHUNK_BYTES = 1 << 20
+BLOCK = 40
+"""Samples of a thread whose counters are taken together: a second, at first."""
 
 
 class Sampling:
@@ -90,7 +93,7 @@ class Sampling:
         for line in self._lines():
             rows.add(line)
         self.problem = self.problem or rows.problem
-        return rows.rows.samples() if rows.rows.threads else None
+        return rows.end()
 
     @property
     def cpu_s(self) -> float:
@@ -110,20 +113,48 @@ class Sampling:
         if number is None:
             self.problem = self.problem or "the script closed its file"
             return []
-        parts = []
-        while part := os.pread(number, CHUNK_BYTES, sum(map(len, parts))):
-            parts.append(part)
-        return b"".join(parts).decode().split("\n")[:-1]  # the last one may not be complete yet
+        found = b""
+        while part := os.pread(number, CHUNK_BYTES, len(found)):
+            found += part
+        return found.decode().split("\n")[:-1]  # the last one may not be complete yet
+
+
+class _Row(NamedTuple):
+    time_s: float
+    state: State
+    weight_s: float
+    place: Place
+
+
+class _Block:
+    """Consecutive samples of a thread. The kernel counts a wait for a processor when it ends: so what a thread that is
+    ready to run does is known from the counters over many samples, not over one."""
+
+    def __init__(self) -> None:
+        self.rows: list[_Row] = []
+        self._ran_s = self._queued_s = 0.0
+
+    def add(self, row: _Row, ran_s: float, queued_s: float) -> None:
+        self.rows.append(row)
+        self._ran_s += ran_s
+        self._queued_s += queued_s
+
+    def parts(self, state: State) -> tuple[tuple[State, float], ...]:
+        whole_s = self._ran_s + self._queued_s
+        if state != "running" or not whole_s > 0:
+            return ((state, 1.0),)
+        return ("running", self._ran_s / whole_s), ("runnable", self._queued_s / whole_s)
 
 
 class _Rows:
     """What the lines say."""
 
     def __init__(self, loader: int, consumer: int | None) -> None:
-        self.rows, self._loader, self.problem = SampleRows(), loader, None
+        self.rows, self._loader = SampleRows(), loader
         self._places: list[Place] = []
         self._threads: dict[str, int | None] = {}
-        self.problem: str | None
+        self._blocks: dict[int, _Block] = {}
+        self.problem: str | None = None
 
     def add(self, line: str) -> None:
         kind, _, rest = line.partition(" ")
@@ -131,13 +162,28 @@ class _Rows:
             file, at, function, callee, owner, part, callers = json.loads(rest)
             self._places.append(Place(file, at, function, callee, owner, part, tuple(callers)))
         elif kind == "s":
-            time_ns, place, weight_s, state, *role = rest.split()
+            time_ns, place, weight_s, state, ran_s, queued_s, *role = rest.split()
             thread = self._thread(" ".join(role))
             if thread is not None:
-                of_state: State = state  # type: ignore[assignment]
-                self.rows.add(int(time_ns) / 1e9, thread, of_state, float(weight_s), self._places[int(place)])
+                row = _Row(int(time_ns) / 1e9, state, float(weight_s), self._places[int(place)])  # type: ignore[arg-type]
+                self._blocks.setdefault(thread, _Block()).add(row, float(ran_s), float(queued_s))
+                if len(self._blocks[thread].rows) == BLOCK:
+                    self._end(thread)
         elif kind in ("x", "w"):
             self.problem = rest
+
+    def end(self) -> ThreadSamples | None:
+        """All of them; None where there are none."""
+        for thread in list(self._blocks):
+            self._end(thread)
+        return self.rows.samples() if self.rows.threads else None
+
+    def _end(self, thread: int) -> None:
+        block = self._blocks.pop(thread)
+        for row in block.rows:
+            for state, part in block.parts(row.state):
+                if part > 0:
+                    self.rows.add(row.time_s, thread, state, row.weight_s * part, row.place)
 
     def _thread(self, role: str) -> int | None:
         """Its number among the threads; None where it is another loader's worker."""

@@ -15,7 +15,7 @@ import random
 import select
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 
 from loaderbench.samplers.places import Spot, spot_of
@@ -24,9 +24,9 @@ from loaderbench.samplers.thread_states import ThreadFiles
 
 PER_S = 40.0
 """Samples a second at first; the interval of a share of half the time is ± 5 points after 10 s."""
-MOST = 1600
+MOST = 600
 """After so many they come the more seldom the longer the script runs, and weigh as much more."""
-WORKERS_AT_ONCE = 2
+WORKERS_AT_ONCE = 1
 """Of more workers these many are sampled each time, drawn at random, and weigh as much more."""
 REPORT_S = 1.0
 
@@ -45,8 +45,11 @@ class _Sampler:
         self._begun = time.monotonic()
         self._lines: list[str] = []
 
-    def told(self, line: str) -> bool:
-        """Whether it goes on."""
+    def goes_on(self, lines: Sequence[bytes]) -> bool:
+        """Whether it does, after what the script says."""
+        return all(self._heeds(line.decode()) for line in lines)
+
+    def _heeds(self, line: str) -> bool:
         word, *numbers = line.split()
         if word == "consumer":
             self._consumer, self._begun = int(numbers[0]), time.monotonic()
@@ -84,13 +87,11 @@ class _Sampler:
 
     def _of_worker(self, now: int, pid: int, number: str, process: Process, weight: float) -> bool:
         """Whether it still runs."""
-        seen = [
-            self._look(
-                now, process, thread, f"worker {number}" if thread.number == pid else f"thread {thread.number} {number}",
-                weight, always=thread.number == pid,
-            )
-            for thread in process.threads()
-        ]  # fmt: skip
+        seen = []
+        for thread in process.threads():
+            is_main = thread.number == pid
+            role = f"worker {number}" if is_main else f"thread {thread.number} {number}"
+            seen.append(self._look(now, process, thread, role, weight, always=is_main))
         return any(seen)
 
     def _look(
@@ -108,13 +109,12 @@ class _Sampler:
             return False
         if always or look.state == "running":
             gil = look.lock and process.waits_for_gil(look.lock)
-            states = (("gil", 1.0),) if gil else look.parts()
-            self._add(now, role, states, thread.frames(), weight)
+            state = "gil" if gil else look.state
+            counters = f"{look.ran_s:.6f} {look.queued_s:.6f}"
+            self._add(now, role, state, counters, thread.frames(), weight)
         return True
 
-    def _add(
-        self, now: int, role: str, states: Iterable[tuple[str, float]], frames: tuple[Frame, ...], weight: float
-    ) -> None:
+    def _add(self, now: int, role: str, state: str, counters: str, frames: tuple[Frame, ...], weight: float) -> None:
         key = tuple(map(id, frames))
         number = self._places.get(key)
         if number is None:
@@ -125,9 +125,7 @@ class _Sampler:
                 number = self._numbers[place] = len(self._numbers)
                 self._lines.append(f"p {json.dumps(place)}")
             self._places[key] = number
-        for state, part in states:
-            if part:
-                self._lines.append(f"s {now} {number} {weight * part:.6f} {state} {role}")
+        self._lines.append(f"s {now} {number} {weight:.6f} {state} {counters} {role}")
 
     def _write(self) -> None:
         if self._lines:
@@ -154,7 +152,7 @@ def sample(pid: int, out: int) -> None:
             if 0 in ready:
                 part = os.read(0, 4096)
                 *lines, told = (told + part).split(b"\n")
-                if not part or not all([sampler.told(line.decode()) for line in lines]):
+                if not part or not sampler.goes_on(lines):
                     return
         if due - reported > REPORT_S:
             reported = due

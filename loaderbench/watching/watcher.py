@@ -20,8 +20,8 @@ from loaderbench.findings.table import words
 from loaderbench.originals import time
 from loaderbench.samplers.connections import connections, stores_of
 from loaderbench.samplers.cpu_window import CpuClock
-from loaderbench.watching.doses import Dose, Doses
 from loaderbench.watching.collections import Collector
+from loaderbench.watching.doses import Dose, Doses
 from loaderbench.watching.in_step import QUICK_BURSTS, InStep, Others, drawn_steps, least_steps
 from loaderbench.watching.iterator import AGAIN_S, LOOK_STEPS, WINDOW_STEPS, Watched
 from loaderbench.watching.samples import Sampling
