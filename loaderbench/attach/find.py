@@ -17,7 +17,7 @@ PYTHON = re.compile(r"(^|/)(python[\d.]*t?|pypy[\d.]*)$|libpython")
 FRAMEWORKS = re.compile(r"libtorch|libtensorflow|_pywrap_tensorflow|jaxlib|libdali|mxnet|libpaddle|mindspore|oneflow")
 """Libraries, as they are mapped, of what trains."""
 WORKER_NAME = "pt_data_worker"
-"""Of a worker's main thread, since PyTorch 2.6 (torch/utils/data/_utils/worker.py)."""
+"""Of a worker's main thread, as PyTorch names it since 2.6."""
 SPAWNED = re.compile(r"from multiprocessing\.spawn import spawn_main|--multiprocessing-fork")
 FORK_SERVER = re.compile(r"from multiprocessing\.forkserver import main")
 TRACKER = re.compile(r"from multiprocessing\.resource_tracker import main")

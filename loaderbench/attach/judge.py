@@ -429,8 +429,8 @@ def _phase(seen: Seen) -> tuple[Phase, str]:
     waited = job.consumer_waited_s
     if cores < STUCK_CPU and share > 0.95 and (waited is None or waited > STUCK_S) and job.window_s >= STUCK_S:
         of = str(seen.detail[seen.is_main][-1])
-        details = {"state": usual, "of": of, "seconds": waited if waited is not None else job.window_s}
-        return "stuck", words("attach_stuck", details)
+        seconds = waited if waited is not None else job.window_s
+        return "stuck", words("attach_stuck", {"state": usual, "of": of, "seconds": seconds})
     if job.age_s < STARTING_S and not job.batches and not job.workers and _reads_libraries(seen):
         return "start-up", words("attach_starting", {"age_s": job.age_s})
     return "training", ""
@@ -460,7 +460,7 @@ def _verdict(seen: Seen, phase: Phase, note: str) -> AttachVerdict:
             gains[cause] = _widened(gains[cause], alone)
     evidence = tuple(_evidence(seen, pipe))
     advice = tuple(_advice(seen, bottleneck, detail))
-    summary = why or words(f"attach_{bottleneck}", {"detail": detail})
+    summary = why or words("attach_limits", {"cause": bottleneck, "detail": detail})
     return AttachVerdict(bottleneck, detail, summary, gains, evidence, advice, where)
 
 
@@ -665,8 +665,7 @@ def _evidence(seen: Seen, pipe: Pipeline) -> list[str]:
     job = seen.job
     if seen.workers:
         waits, idle = seen.of_main(pipe.waits), seen.of_workers(seen.is_idle)
-        details = {"share": waits.value, "low": waits.low, "high": waits.high}
-        found.append(words("attach_waits", details))
+        found.append(words("attach_waits", {"share": waits.value, "low": waits.low, "high": waits.high}))
         found.append(words("attach_idle", {"share": idle.value, "low": idle.low, "high": idle.high}))
     roles: list[tuple[Role, Mask]] = [("worker", ~seen.is_idle), ("consumer", ~pipe.waits)]
     for role, busy in roles:
@@ -697,8 +696,7 @@ def _evidence(seen: Seen, pipe: Pipeline) -> list[str]:
 def _advice(seen: Seen, bottleneck: Bottleneck, detail: str | None) -> list[str]:
     found = []
     if bottleneck in ("storage", "prep", "contention", "compute"):
-        code = f"attach_try_{bottleneck}_{detail}"
-        found.append(words(code if code in TRY else f"attach_try_{bottleneck}", {}))
+        found.append(words("attach_try", {"cause": bottleneck, "detail": detail}))
     if bottleneck == "undetermined" or not seen.has_names:
         found.append(words("attach_try_watch", {}))
     if not seen.job.rights.calls:
@@ -706,13 +704,6 @@ def _advice(seen: Seen, bottleneck: Bottleneck, detail: str | None) -> list[str]
     return found
 
 
-TRY = {
-    "attach_try_prep_sampler", "attach_try_prep_delivery", "attach_try_prep_lock", "attach_try_prep_sleep",
-    "attach_try_prep_network", "attach_try_prep_one_worker", "attach_try_prep_order", "attach_try_prep_epoch_start",
-    "attach_try_contention_quota", "attach_try_contention_neighbours", "attach_try_contention_affinity",
-    "attach_try_contention_own_threads", "attach_try_storage_bandwidth",
-}  # fmt: skip
-"""Advice of a detail; others have that of their cause."""
 MOST_PLACES, LEAST_SHARE = 4, 0.05
 
 

@@ -4,42 +4,78 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loaderbench.findings.row import Row
+from loaderbench.findings.row import Details, Row
 from loaderbench.plain import Json
 
 SHARE = {"share": 0.62, "low": 0.57, "high": 0.67}
-DETAIL: Mapping[str, Mapping[Json, str]] = {
-    "detail": {
-        "latency": " (each read waits)", "bandwidth": " (its bandwidth)", "connections": " (connections)",
-        "sampler": " (the sampler, in the main process)", "delivery": " (delivering batches to the main process)",
+LIMITS: Mapping[Json, str] = {
+    "storage": "storage limits this job", "prep": "CPU preparation limits this job",
+    "contention": "missing processors limit this job",
+    "compute": "the training step limits this job, which does not wait for data",
+}  # fmt: skip
+DETAILS: Mapping[str, Mapping[Json, str]] = {
+    "storage": {"latency": " (each read waits)", "bandwidth": " (its bandwidth)", "connections": " (connections)"},
+    "prep": {
+        "sampler": " (the sampler, in the main process)", "delivery": " (passing batches to the main process)",
         "lock": " (workers wait for a lock)", "sleep": " (the data set's code sleeps)",
         "network": " (the data set's code waits for the network)", "one_worker": " (one worker is late)",
         "order": " (one late batch holds up the others)", "collate": " (collate)", "decode": " (decoding)",
         "dataset_code": " (the data set's own code)", "epoch_start": " (workers start anew each epoch)",
+    },
+    "contention": {
         "quota": " (a control group's quota)", "neighbours": " (other programs)", "affinity": " (the affinity mask)",
         "own_threads": " (the job's own threads)", "workers": " (more workers than processors)",
-        "steal": " (the hypervisor)", "step": "", "checkpoint": " (checkpoints)", "logging": " (logging)",
-        "validation": " (validation)", "compile": " (compilation)", "sync": " (synchronising calls)",
-        "collective": " (a collective)", "gc": " (garbage collection)", None: "",
-    }
+        "steal": " (the hypervisor)",
+    },
+    "compute": {
+        "step": "", "checkpoint": " (checkpoints)", "logging": " (logging)", "validation": " (validation)",
+        "compile": " (compilation)", "sync": " (synchronising calls)", "collective": " (a collective)",
+        "gc": " (garbage collection)",
+    },
 }  # fmt: skip
+NO_DETAIL: Mapping[Json, str] = {None: ""}
+NAMED = tuple({"cause": cause, "detail": detail} for cause, texts in DETAILS.items() for detail in (None, *texts))
+"""Each cause and detail."""
+TRY: Mapping[str, str] = {
+    "storage": "read from a faster storage or a local copy, or use more workers: more reads are then under way at once",
+    "bandwidth": "read fewer bytes (smaller or compressed files), or from a faster storage",
+    "prep": "use more workers if processors are free, or make the data set's code cheaper",
+    "sampler": "make the sampler cheaper, or draw its indices ahead: it runs in the main process",
+    "delivery": "deliver fewer, larger arrays a batch: each one is passed by itself",
+    "lock": "remove the lock that workers share: with it more workers gain nothing",
+    "sleep": "remove the sleep from the data set's code, or use more workers",
+    "network": "cache what the data set asks for over the network, or use more workers",
+    "one_worker": "divide the work evenly among workers: one is busy while others wait",
+    "order": "let batches be delivered as they are ready: DataLoader(in_order=False)",
+    "epoch_start": "keep workers between epochs: DataLoader(persistent_workers=True)",
+    "contention": "use as many workers and threads as there are processors",
+    "quota": "raise the control group's CPU quota, or use fewer workers",
+    "neighbours": "move the other programs away, or give this job processors of its own",
+    "affinity": "let the job use more of the machine's processors (taskset, cpuset)",
+    "own_threads": "set OMP_NUM_THREADS=1 in workers: the job runs more threads than processors",
+    "compute": "feeding it faster gains nothing: make the step cheaper, or use a faster device",
+}
+
+
+def _advice(details: Details) -> str:
+    return TRY.get(str(details["detail"]), TRY[str(details["cause"])])
+
+
 CAUSES: Mapping[Json, str] = {
     "storage": "storage", "prep": "CPU preparation", "contention": "missing processors",
 }  # fmt: skip
 ATTACH = (
-    Row("attach_storage", "storage limits this job{detail}", examples=({"detail": "latency"}, {"detail": None}),
-        choices=DETAIL),
-    Row("attach_prep", "CPU preparation limits this job{detail}", examples=({"detail": "sampler"},), choices=DETAIL),
-    Row("attach_contention", "missing processors limit this job{detail}", examples=({"detail": "quota"},),
-        choices=DETAIL),
-    Row("attach_compute", "the training step limits this job{detail}; it does not wait for data",
-        examples=({"detail": "step"},), choices=DETAIL),
+    Row("attach_limits", "{cause}{detail}", examples=NAMED,
+        choices={"cause": LIMITS, "detail": {**NO_DETAIL, **{name: text for texts in DETAILS.values()
+                                                           for name, text in texts.items()}}}),
+    Row("attach_try", _advice, examples=NAMED),
     Row("attach_mixed", "{one} and {other} limit this job together", choices={"one": CAUSES, "other": CAUSES},
-        examples=({"one": "storage", "other": "prep"},)),
+        examples=({"one": "storage", "other": "prep"}, {"one": "contention", "other": "prep"},
+                  {"one": "prep", "other": "storage"}, {"one": "contention", "other": "contention"})),
     Row("attach_few_looks", "too few looks ({num:d}) to name a cause: attach for longer, e.g. --seconds 60",
         examples=({"num": 12},)),
     Row("attach_wide", "it looks like {cause}, worth {low:.2f}× to {high:.2f}×: too wide to name; try --seconds 60",
-        examples=({"cause": "prep", "low": 1.02, "high": 1.4},), choices={"cause": CAUSES}),
+        examples=tuple({"cause": cause, "low": 1.02, "high": 1.4} for cause in CAUSES), choices={"cause": CAUSES}),
     Row("attach_balanced", "no single cause is worth its removal: the loader and the step take about as long"),
     Row(
         "attach_one_thread",
@@ -71,25 +107,6 @@ ATTACH = (
          "CPU: the job uses {own:.2f} of {cpus:.2g} processors"),
         examples=({"own": 1.2, "cpus": 2.0, "others": 0.7}, {"own": 1.2, "cpus": 2.0, "others": None})),
     Row("attach_restarts", "{num:d} worker{num:plural} started meanwhile: an epoch began", examples=({"num": 4},)),
-    Row("attach_try_storage", "read from a faster storage or a local copy, or use more workers so that more reads are "
-        "under way at once"),
-    Row("attach_try_storage_bandwidth", "read fewer bytes (smaller or compressed files), or from a faster storage"),
-    Row("attach_try_prep", "use more workers if processors are free, or make the data set's code cheaper"),
-    Row("attach_try_prep_sampler", "make the sampler cheaper, or draw its indices ahead: it runs in the main process"),
-    Row("attach_try_prep_delivery", "deliver fewer, larger arrays a batch: each one is passed by itself"),
-    Row("attach_try_prep_lock", "remove the lock that workers share: with it more workers gain nothing"),
-    Row("attach_try_prep_sleep", "remove the sleep from the data set's code, or use more workers"),
-    Row("attach_try_prep_network", "cache what the data set asks for over the network, or use more workers"),
-    Row("attach_try_prep_one_worker", "divide the work evenly among workers: one is busy while others wait"),
-    Row("attach_try_prep_order", "let batches be delivered as they are ready: DataLoader(in_order=False)"),
-    Row("attach_try_prep_epoch_start", "keep workers between epochs: DataLoader(persistent_workers=True)"),
-    Row("attach_try_contention", "use as many workers and threads as there are processors"),
-    Row("attach_try_contention_quota", "raise the control group's CPU quota, or use fewer workers"),
-    Row("attach_try_contention_neighbours", "move the other programs away, or give this job processors of its own"),
-    Row("attach_try_contention_affinity", "let the job use more of the machine's processors (taskset, cpuset)"),
-    Row("attach_try_contention_own_threads", "set OMP_NUM_THREADS=1 in workers: the job runs more threads than "
-        "processors"),
-    Row("attach_try_compute", "feeding it faster gains nothing: make the step cheaper, or use a faster device"),
     Row("attach_try_watch", "for names, finer causes and narrower bounds: loaderbench watch SCRIPT"),
     Row("attach_rights", "only waiting functions of the kernel could be seen, not calls: with CAP_SYS_PTRACE, or "
         "kernel.yama.ptrace_scope=0, bounds are narrower"),
