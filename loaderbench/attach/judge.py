@@ -713,6 +713,8 @@ def _where(seen: Seen) -> list[Where]:
     samples = seen.samples
     for role, threads in (("consumer", seen.main), ("worker", seen.workers)):
         rows = np.isin(samples.thread, threads)
+        if (rows & (samples.place != UNKNOWN_PLACE)).any():  # of workers, one drawn at random is named at each look
+            rows = rows & (samples.place != UNKNOWN_PLACE)
         whole = float(samples.weight_s[rows].sum())
         sums: dict[tuple[str, int, int, str], float] = {}
         for row in np.flatnonzero(rows):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePath
 
 from loaderbench.attach.facts import Attach, AttachFacts, JobFound, Where
 from loaderbench.recording.estimate import Estimate
@@ -60,10 +61,10 @@ def headline(job: JobFound) -> str:
 
 
 def place_words(where: Where) -> str:
-    """Return `Image.open (dataset.py:41)`, or what the file or lock is."""
+    """Return `Samples.read (dataset.py:41)`, and what the file system, lock or connection is."""
     parts = []
     if where.file:
-        parts.append(f"{where.function} ({where.file}:{where.line})")
+        parts.append(f"{where.function} ({PurePath(where.file).name}:{where.line})")
     if where.what:
         parts.append(DETAILS.get(where.what, where.what))
     return "; ".join(parts)
