@@ -177,6 +177,8 @@ def chosen(pid: int, processes: dict[int, Process]) -> list[Process]:
             f"user {_owner(pid)}, or as root"
         )
     if not one.words or not one.is_python:
+        if below := [job for job in jobs_among(processes) if job in [*one.descendants()]]:
+            return below  # of a shell, `timeout` or `srun`
         raise ConfigError(f"PID {pid} ({one.comm}) is not a training that I know: it runs no Python")
     parent = processes.get(one.parent)
     while parent is not None and (is_worker_of(parent, one) or FORK_SERVER.search(parent.command)):

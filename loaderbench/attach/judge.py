@@ -27,8 +27,14 @@ from loaderbench.recording.thread_samples import STATES, UNKNOWN_PLACE, Place, R
 
 WORTH = 1.10
 """A gain that is worth naming (analysis/model.py)."""
-CERTAIN = 1.05
-"""The lower bound that a named cause's gain must reach."""
+UNBOUNDED = 100.0
+"""A larger upper bound says nothing: almost no time is certain to be left."""
+LEAST_BATCHES = 20
+"""Fewer say steps/s no better than 5 %: one may be half done at either end."""
+STEP_PART = 0.8
+"""Of the main thread's time, from there on its own work is the step's side of the pipeline."""
+OWN_PART = 1.5
+"""Gain from which on processors that the job itself or its limits take away are named, though it waits for no data."""
 CLEARLY = 2.0
 """How many times as much the named cause must win as the next one."""
 HALF_LOST = 2.0
@@ -45,6 +51,8 @@ BUSY_GPU = 0.8
 STUCK_CPU, STUCK_S = 0.01, 5.0
 """A job is stuck that uses less than this part of a processor, and whose main thread has not run for so long."""
 STARTING_S = 120.0
+GIL_PART = 0.25
+"""Of the main thread's time, from there on waits for the GIL are what it misses."""
 HELD_BY_LOCK = 0.25
 """Of what workers do, from there on a lock names it: of two workers that take turns each waits for half of its time."""
 SMALL_CALL, LARGE_CALL = 32 << 10, 1 << 20
@@ -110,6 +118,7 @@ class Seen:
     def _resolve_locks(self) -> None:
         """A main thread that waits for a lock of its own process does what its other threads do meanwhile."""
         self.state = self.state.copy()
+        self.waits_for_threads = 0.0  # of the main thread's rows: for a lock, while others of its process do something
         waits = np.flatnonzero((self.is_main | self.is_worker) & (self.state == "lock") & (self.detail != "shared"))
         if not len(waits):
             return
@@ -125,6 +134,7 @@ class Seen:
                 self.detail[row] = "pinned"
                 continue
             there = set(self.state[same])
+            self.waits_for_threads += float(self.is_main[row]) / max(1, int(self.is_main.sum()))
             for state in ("running", "runnable", "fault", "file", "gpu"):
                 if state in there:
                     self.state[row] = state
@@ -263,7 +273,7 @@ def removed_by(seen: Seen) -> dict[Removable, Edit]:
             delivery=True,
             with_unknown=True,
         ),
-        "contention": Edit(runnable, runnable, frees_processors=True),
+        "contention": Edit(runnable | (seen.is_main & seen.is_state("gil")), runnable, frees_processors=True),
         "compute": Edit(~waits & ~of_loader & ~in_loader & ~seen.is_late, none),
     }
 
@@ -361,7 +371,9 @@ class Pipeline:
         low = max(1.0, min(pairs)) if edit.main.any() or edit.workers.any() else 1.0
         most = max(most, low)
         value = float(np.clip(usual, low, most))
-        return Estimate(value, low, most, "times", self.seen.num_looks, "bounds by replay")
+        return Estimate(
+            value, low, most if most < UNBOUNDED else None, "times", self.seen.num_looks, "bounds by replay"
+        )
 
 
 def _stages(main: float, each: Sequence[float], cores: float, processors: float, spread: bool) -> Stages:
@@ -410,7 +422,7 @@ def _rate(job: JobFacts) -> tuple[Estimate | None, str | None]:
     """Steps a second by the indices that were sent: one message a batch."""
     if not job.workers:
         return None, words("attach_no_rate_workers", {})
-    if job.batches is None or job.batches < 3:
+    if job.batches is None or job.batches < LEAST_BATCHES:
         return None, words("attach_no_rate_rhythm", {})
     unsure = 2.0 + job.workers_started  # batches at either end, and what a worker that ended took along
     rate = job.batches / job.window_s
@@ -439,7 +451,9 @@ def _phase(seen: Seen) -> tuple[Phase, str]:
 def _reads_libraries(seen: Seen) -> bool:
     """Whether most rows of the main thread are within imports."""
     places = [seen.samples.places[number] for number in seen.samples.place[seen.is_main] if number != UNKNOWN_PLACE]
-    return bool(places) and np.mean([place.function == "<module>" for place in places]) > 0.5
+    return (
+        bool(places) and np.mean([place.function == "<module>" and place.owner == "library" for place in places]) > 0.5
+    )
 
 
 def _verdict(seen: Seen, phase: Phase, note: str) -> AttachVerdict:
@@ -454,7 +468,7 @@ def _verdict(seen: Seen, phase: Phase, note: str) -> AttachVerdict:
     if detail is not None and bottleneck in ("storage", "prep"):
         cause: Removable = bottleneck
         alone = pipe.gain(_of_detail(seen, edits[cause], detail))
-        if alone.value < WORTH:  # its removal alone is not worth it: it is not what to name
+        if (alone.low or 1.0) < WORTH:  # its removal alone may not be worth it: it is not what to name
             detail = None
         else:
             gains[cause] = _widened(gains[cause], alone)
@@ -497,12 +511,13 @@ def _named(
     stages: list[Removable] = sorted(("storage", "prep"), key=lambda cause: -gains[cause].value)
     best, second = stages
     contention = gains["contention"]
-    if contention.value >= WORTH and (contention.low or 0.0) >= CERTAIN:
+    if contention.value >= WORTH and (contention.low or 0.0) >= WORTH:
         with_it = {cause: pipe.gain(_both(edits["contention"], edits[cause])).value for cause in stages}
         beyond = max(with_it.values()) / contention.value
         by = contention_by(seen, pipe)
         is_known = seen.of_main(seen.is_unknown).value < UNKNOWN_MAIN
-        limits = seen.of_main(pipe.waits).value > 1.0 - 1.0 / WORTH or contention.value > HALF_LOST
+        least = HALF_LOST if by in ("neighbours", "steal") else OWN_PART
+        limits = seen.of_main(pipe.waits).value > 1.0 - 1.0 / WORTH or contention.value > least
         if by is not None and beyond <= contention.value and is_known and limits:
             if contention.value - 1.0 >= CLEARLY * (beyond - 1.0):
                 return "contention", by, ""
@@ -510,10 +525,14 @@ def _named(
             return "mixed", None, words("attach_mixed", {"one": "contention", "other": stage})
     if gains[best].value >= WORTH:
         low, other = gains[best].low or 0.0, gains[second]
-        is_clear = low > (other.high or 0.0) or gains[best].value - 1.0 > CLEARLY * (other.value - 1.0)
-        if low >= CERTAIN and is_clear:
+        is_clear = low > (np.inf if other.high is None else other.high) or gains[best].value - 1.0 > CLEARLY * (
+            other.value - 1.0
+        )
+        if low >= WORTH and is_clear:
             return best, detail_of(seen, pipe, best), ""
-        if low < CERTAIN:
+        if low < WORTH and seen.of_main(~pipe.waits).value > STEP_PART and gains[best].value < OWN_PART:
+            return _of_step(seen, pipe, gains)
+        if low < WORTH:
             return "undetermined", None, words("attach_wide", {"cause": best, "low": low, "high": gains[best].high})
         return "mixed", None, words("attach_mixed", {"one": best, "other": second})
     return _of_step(seen, pipe, gains)
@@ -529,7 +548,7 @@ def _of_step(
     """No preparation and no storage is worth its removal: is it the step, and what of it?"""
     step = ~pipe.waits
     share = seen.of_main(step)
-    if seen.workers and share.low < 0.8:
+    if seen.workers and share.value < STEP_PART:
         return "undetermined", None, words("attach_balanced", {})
     runs = seen.of_main(seen.is_state("running", "runnable", "gil") & step)
     known = seen.of_main(step & (seen.part != ""))
@@ -551,7 +570,8 @@ def _others_compute(seen: Seen) -> bool:
     busy = [gpu.busy_fraction or 0.0 for gpu in seen.job.gpus]
     main = sum(use.ran_s for use in seen.job.uses if use.role == "consumer")
     others = sum(use.ran_s for use in seen.job.uses if use.role in ("other", "autograd") and use.worker is None)
-    return max(busy, default=0.0) >= BUSY_GPU or others > 0.3 * max(main, 1e-9)
+    may_be_gil = not seen.has_names and seen.waits_for_threads > GIL_PART
+    return max(busy, default=0.0) >= BUSY_GPU or (others > 0.3 * max(main, 1e-9) and not may_be_gil)
 
 
 def _detail_of_step(seen: Seen) -> CauseDetail | None:
@@ -594,6 +614,8 @@ def _prep_detail(seen: Seen, pipe: Pipeline) -> CauseDetail | None:
     rows = rows & ~seen.is_storage
     if not rows.any():
         return None
+    if seen.job.workers_started >= max(1, seen.job.workers):
+        return None  # epochs began meanwhile: what starts of workers take is within what they do
     if pipe.uneven is not None:
         return "one_worker"
     weights = seen.samples.weight_s[rows]
@@ -639,6 +661,9 @@ def contention_by(seen: Seen, pipe: Pipeline) -> CauseDetail | None:
     job, window = seen.job, max(seen.job.window_s, 1e-9)
     cpus = job.processors
     queued = sum(use.queued_s for use in job.uses)
+    gil = seen.of_main(seen.is_state("gil")).value
+    if gil > GIL_PART and gil > seen.of_main(seen.is_state("runnable")).value:
+        return "gil"
     if cpus.throttled_s is not None and cpus.throttled_s > 0.25 * queued:
         return "quota"
     if cpus.stolen_s is not None and cpus.stolen_s > 0.25 * queued:

@@ -42,7 +42,7 @@ from loaderbench.samplers.cpu_window import throttled_between, throttling_by
 from loaderbench.samplers.nvml import open_nvml
 from loaderbench.samplers.process_io import children_of, parse_io
 from loaderbench.samplers.procfile import read_text
-from loaderbench.samplers.thread_states import SHARED_LOCK, Look, ThreadFiles
+from loaderbench.samplers.thread_states import PRIVATE_LOCK, SHARED_LOCK, Look, ThreadFiles
 
 COST_FRACTION = 0.015
 """Of one processor, that looking may take once names are known: the first looks at a function read its code."""
@@ -245,7 +245,7 @@ class Job:
         )
         if one.process == self.process.pid and one.is_main:
             self._main_waits[seen.state] = self._main_waits.get(seen.state, 0.0) + weight_s
-        is_gil = seen.state == "lock" and self._names.waits_for_gil(one.process, seen.lock)
+        is_gil = seen.detail == PRIVATE_LOCK and self._names.waits_for_gil(one.process, seen.lock)
         for state, fraction in (("gil", 1.0),) if is_gil else seen.parts():
             if fraction > 0:
                 self._rows.add(now, one.number, state, weight_s * fraction, place)

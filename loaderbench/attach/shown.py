@@ -40,8 +40,10 @@ GAIN_NOTE = "How many times as fast without it: bounds, from counts of looks (do
 
 def gain_words(gain: Estimate | None) -> str:
     """Return `at least 1.80×, at most 3.10× as fast without it`."""
-    if gain is None or gain.low is None or gain.high is None:
+    if gain is None or gain.low is None:
         return ""
+    if gain.high is None:
+        return f"at least {gain.low:.2f}× as fast without it"
     return f"at least {gain.low:.2f}×, at most {gain.high:.2f}× as fast without it"
 
 

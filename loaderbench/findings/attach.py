@@ -25,7 +25,7 @@ DETAILS: Mapping[str, Mapping[Json, str]] = {
     "contention": {
         "quota": " (a control group's quota)", "neighbours": " (other programs)", "affinity": " (the affinity mask)",
         "own_threads": " (the job's own threads)", "workers": " (more workers than processors)",
-        "steal": " (the hypervisor)",
+        "steal": " (the hypervisor)", "gil": " (another thread holds the GIL)",
     },
     "compute": {
         "step": "", "checkpoint": " (checkpoints)", "logging": " (logging)", "validation": " (validation)",
@@ -52,6 +52,7 @@ TRY: Mapping[str, str] = {
     "quota": "raise the control group's CPU quota, or use fewer workers",
     "neighbours": "move the other programs away, or give this job processors of its own",
     "affinity": "let the job use more of the machine's processors (taskset, cpuset)",
+    "gil": "move the other thread's work to a process of its own: it holds the GIL",
     "own_threads": "set OMP_NUM_THREADS=1 in workers: the job runs more threads than processors",
     "compute": "feeding it faster gains nothing: make the step cheaper, or use a faster device",
 }
