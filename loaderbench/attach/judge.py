@@ -51,6 +51,9 @@ BUSY_GPU = 0.8
 STUCK_CPU, STUCK_S = 0.01, 5.0
 """A job is stuck that uses less than this part of a processor, and whose main thread has not run for so long."""
 STARTING_S = 120.0
+TOO_MANY = 2.0
+"""Processors that the main process's other threads want, as a multiple of those there are: from there on they are in
+each other's way, and a step takes as long as its last thread."""
 GIL_PART = 0.25
 """Of the main thread's time, from there on waits for the GIL are what it misses."""
 HELD_BY_LOCK = 0.25
@@ -472,6 +475,8 @@ def _verdict(seen: Seen, phase: Phase, note: str) -> AttachVerdict:
             detail = None
         else:
             gains[cause] = _widened(gains[cause], alone)
+    if detail == "own_threads":  # what threads lose that spin while they wait for each other is within their CPU time
+        gains["contention"] = replace(gains["contention"], high=None)
     evidence = tuple(_evidence(seen, pipe))
     advice = tuple(_advice(seen, bottleneck, detail))
     summary = why or words("attach_limits", {"cause": bottleneck, "detail": detail})
@@ -548,6 +553,8 @@ def _of_step(
     """No preparation and no storage is worth its removal: is it the step, and what of it?"""
     step = ~pipe.waits
     share = seen.of_main(step)
+    if _wanted_by_threads(seen) > TOO_MANY * pipe.most_cores:
+        return "contention", "own_threads", ""
     if seen.workers and share.value < STEP_PART:
         return "undetermined", None, words("attach_balanced", {})
     runs = seen.of_main(seen.is_state("running", "runnable", "gil") & step)
@@ -559,6 +566,12 @@ def _of_step(
     elif runs.value > 0.5 * share.value and not (is_known or _others_compute(seen)):
         return "undetermined", None, words("attach_one_thread", {"running": runs.value})
     return "compute", _detail_of_step(seen), ""
+
+
+def _wanted_by_threads(seen: Seen) -> float:
+    """Processors that the main process's other threads run on, or are queued for."""
+    threads = [use for use in seen.job.uses if use.role in ("other", "autograd") and use.worker is None]
+    return sum(use.ran_s + use.queued_s for use in threads) / max(seen.job.window_s, 1e-9)
 
 
 def _has_loader(seen: Seen) -> bool:
@@ -692,6 +705,9 @@ def _evidence(seen: Seen, pipe: Pipeline) -> list[str]:
         waits, idle = seen.of_main(pipe.waits), seen.of_workers(seen.is_idle)
         found.append(words("attach_waits", {"share": waits.value, "low": waits.low, "high": waits.high}))
         found.append(words("attach_idle", {"share": idle.value, "low": idle.low, "high": idle.high}))
+    wanted = _wanted_by_threads(seen)
+    if wanted > TOO_MANY * pipe.most_cores:
+        found.append(words("attach_threads", {"wanted": wanted, "cpus": pipe.most_cores}))
     roles: list[tuple[Role, Mask]] = [("worker", ~seen.is_idle), ("consumer", ~pipe.waits)]
     for role, busy in roles:
         threads = seen.workers if role == "worker" else seen.main

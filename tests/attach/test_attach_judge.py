@@ -106,6 +106,26 @@ def test_processors_that_others_hold(processors: Processors, ran: float, queued:
     assert (verdict.bottleneck, verdict.cause_detail) == ("contention", detail)
 
 
+def test_more_threads_than_processors_are_no_plain_step() -> None:
+    """What threads lose that spin while they wait for each other is not to be seen: the gain has no upper bound."""
+    step: Work = [("running", "", 0.02), ("runnable", "", 0.01)]
+    threads = tuple(ThreadUse("other", None, "python", False, 2.0, 6.0, 9, 0) for _ in range(16))
+    uses: Any = (ThreadUse("consumer", None, "python", True, 8.0, 12.0, 9, 0), *threads)
+    verdict = judge_job(job(QUICK, step, uses=uses, processors=Processors(2, 2, None, None, 40.0, 0.0, 19.0))).verdict
+    assert (verdict.bottleneck, verdict.cause_detail) == ("contention", "own_threads")
+    assert verdict.speedup_if_removed["contention"].high is None
+    few = judge_job(job(QUICK, step, uses=uses[:3], processors=Processors(2, 2, None, None, 40.0, 0.0, 19.0))).verdict
+    assert few.cause_detail != "own_threads"
+
+
+def test_a_main_thread_that_waits_for_the_gil() -> None:
+    held: Work = [("running", "", 0.003), ("gil", "private", 0.030)]
+    verdict = judge_job(job(QUICK, held, part={"running": "step", "gil": "step"})).verdict
+    assert (verdict.bottleneck, verdict.cause_detail) == ("contention", "gil")
+    gain = verdict.speedup_if_removed["contention"]
+    assert gain.low is not None and gain.low <= 33 / 4 and (gain.high is None or gain.high >= 33 / 4 * 0.95)
+
+
 def test_few_looks_name_no_cause() -> None:
     verdict = judge_job(job(READS, STEP, looks=20)).verdict
     assert verdict.bottleneck == "undetermined" and "too few looks" in verdict.summary
