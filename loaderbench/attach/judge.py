@@ -371,7 +371,7 @@ class Pipeline:
             for spread in ((False, True) if self.workers else (False,))
         ]
         usual = self.step(None, "value", spread=False) / self.step(edit, "value", spread=False)
-        low = max(1.0, min(pairs)) if edit.main.any() or edit.workers.any() else 1.0
+        low = max(1.0, min(pairs)) if edit.main.any() or edit.workers.any() or edit.evenly else 1.0
         most = max(most, low)
         value = float(np.clip(usual, low, most))
         return Estimate(

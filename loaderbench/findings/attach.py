@@ -53,7 +53,7 @@ TRY: Mapping[str, str] = {
     "neighbours": "move the other programs away, or give this job processors of its own",
     "affinity": "let the job use more of the machine's processors (taskset, cpuset)",
     "gil": "move the other thread's work to a process of its own: it holds the GIL",
-    "own_threads": "use fewer threads (OMP_NUM_THREADS, torch.set_num_threads): the job wants more processors than there are",
+    "own_threads": "use fewer threads (OMP_NUM_THREADS, torch.set_num_threads): they want more processors than exist",
     "compute": "feeding it faster gains nothing: make the step cheaper, or use a faster device",
 }
 
@@ -78,7 +78,8 @@ ATTACH = (
     Row("attach_wide", "it looks like {cause}, worth {low:.2f}× to {high:.2f}×: too wide to name; try --seconds 60",
         examples=tuple({"cause": cause, "low": 1.02, "high": 1.4} for cause in CAUSES), choices={"cause": CAUSES}),
     Row("attach_balanced", "no single cause is worth its removal: the loader and the step take about as long"),
-    Row("attach_threads", "threads of the main process want {wanted:.1f} processors of {cpus:.2g}", examples=({"wanted": 9.6, "cpus": 2.0},)),
+    Row("attach_threads", "threads of the main process want {wanted:.1f} processors of {cpus:.2g}",
+        examples=({"wanted": 9.6, "cpus": 2.0},)),
     Row(
         "attach_one_thread",
         "the main thread runs for {running:%} of the time: its step, or preparation in the main process (a sampler, "

@@ -11,6 +11,7 @@ import pytest
 from loaderbench.attach.facts import GpuUse, Io, JobFacts, Processors, ThreadUse
 from loaderbench.attach.judge import judge, judge_job
 from loaderbench.cases.options import Price
+from loaderbench.recording.thread_samples import STATES
 from tests.attach_facts import Work, attached, job, simulated
 
 STEP: Work = [("sleep", "", 0.010)]
@@ -104,6 +105,20 @@ def test_processors_that_others_hold(processors: Processors, ran: float, queued:
     uses = (ThreadUse("worker", 0, "pt_data_worker", True, ran, queued, 100, 0),)
     verdict = judge_job(job(work, STEP, processors=processors, uses=uses)).verdict
     assert (verdict.bottleneck, verdict.cause_detail) == ("contention", detail)
+
+
+def test_one_late_worker() -> None:
+    """One of two workers does all the work: shared evenly it would take half as long."""
+    one = job(SLEEPS, [("sleep", "", 0.002)])
+    samples = one.samples
+    state, detail = samples.state.copy(), one.detail.copy()
+    late = samples.thread == 2
+    state[late], detail[late] = STATES.index("pipe"), len(one.details)
+    known = (*one.details, "index")
+    verdict = judge_job(replace(one, samples=replace(samples, state=state), detail=detail, details=known)).verdict
+    assert (verdict.bottleneck, verdict.cause_detail) == ("prep", "one_worker")
+    gain = verdict.speedup_if_removed["prep"]
+    assert gain.low is not None and 1.3 < gain.low <= 2.0 and (gain.high is None or gain.high > 2.0)
 
 
 def test_more_threads_than_processors_are_no_plain_step() -> None:
