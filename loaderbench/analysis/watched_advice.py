@@ -363,7 +363,9 @@ def _for_storage(follower: Follower, seen: WatchedFacts, verdict: Verdict) -> li
 
 
 def _for_contention(verdict: Verdict, model: Model, held_up_by: ContentionBy | None) -> list[Action]:
-    seen, gain = model.processors[Arm.REAL], verdict.speedup_if_removed.get("contention")
+    seen, gain = model.processors.get(Arm.REAL), verdict.speedup_if_removed.get("contention")
+    if seen is None:
+        return []
     told: dict[ContentionBy, tuple[str, dict[str, Json]]] = {
         "neighbours": ("stop_neighbours", {"cores": seen.neighbours, "cpus": seen.cpus}),
         "quota": ("raise_quota", {"quota": seen.quota_cpus, "cpus": seen.cpus}),

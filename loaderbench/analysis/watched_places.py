@@ -31,6 +31,9 @@ PAUSES: Mapping[str, CauseDetail] = {
 """Part of the script's own step → the word of the verdict. What a synchronizing call or a collective waits for has to
 be done anyway: it is no time that would be saved."""
 WAITING: tuple[State, ...] = ("file", "socket", "fault", "lock", "sleep", "pipe", "other", "gpu", "gil")
+READING: tuple[State, ...] = ("file", "socket", "fault", "pipe", "other")
+READS_LITTLE = 0.05
+"""Of the time of making batches: what reads less is not slow by its storage."""
 HELD_BY_LOCK = 0.25
 """Of a worker's time: from there on a lock around the data set's code is what it waits for, whatever the code within
 the lock does: of two workers that take turns each waits for half of its time."""
@@ -71,6 +74,8 @@ class Named:
     """What costs a worker most of its time, where that is known."""
     where: tuple[Where, ...]
     step_s: float
+    reads: float | None
+    """Part of the time of making batches in which a file or a connection is read; None: too few samples."""
     is_function: bool = False
     """The script has no loader: a function makes its batches."""
 
@@ -85,7 +90,7 @@ def names(recording: Recording, replays: Replays | None, seen: WatchedFacts, cpu
     made = _Names(recording, replays, seen, looks, cpus)
     found = sorted(made.details(), key=lambda one: -one.gain.value)
     worth = tuple(one for one in found if one.gain.value >= WORTH and (one.gain.low or 0.0) >= SURE)
-    return Named(worth, made.worker(), _rows(looks), looks.step_s, seen.loaders[0].kind == "function")
+    return Named(worth, made.worker(), _rows(looks), looks.step_s, made.reads(), seen.loaders[0].kind == "function")
 
 
 def _where(looks: Looks, rows: Rows, role: Role) -> Where | None:
@@ -147,7 +152,7 @@ class _Names:
         took = taken if index_s is None else Seconds(index_s)
         where = _where(consumer, rows, "consumer")
         if took.value > 0 and where is not None:
-            yield self._detail("prep", "sampler", took, Seconds(0.0), took.value, where)
+            yield self._detail("prep", "sampler", took, Seconds(0.0), took.value, where, late_s=took.value)
 
     def _gil(self) -> Iterator[Detail]:
         consumer = self.looks.consumer
@@ -229,16 +234,17 @@ class _Names:
 
     def _detail(
         self, cause: Removable, word: CauseDetail, taken: Seconds, worked: Seconds, ran_s: float, where: Where | None,
-        **figures: Json,
+        late_s: float = 0.0,
     ) -> Detail:  # fmt: skip
-        """The gain without so many seconds in next() and in the step. `ran_s`: of these, on a processor."""
+        """The gain without so many seconds in next() and in the step. `ran_s`: of these, on a processor; `late_s`: by
+        which a worker is asked for its next batch later."""
         both = taken + worked
 
         def without(part: float) -> Edited:
-            return self._shorter_step(part * taken.value, part * worked.value, part * ran_s)
+            return self._shorter_step(part * taken.value, part * worked.value, part * ran_s, part * late_s)
 
         gain = self._gain(without, both)
-        return Detail(cause, word, gain, where, both.value, {"seconds": both.value, **figures})
+        return Detail(cause, word, gain, where, both.value, {"seconds": both.value})
 
     def _gain(self, without: Callable[[float], Edited], seconds: Seconds) -> Estimate:
         """`without`: the pipeline without this many times the seconds that are taken out."""
@@ -251,10 +257,10 @@ class _Names:
         )
         return _wider(gain, low, high)
 
-    def _shorter_step(self, taken_s: float, worked_s: float, ran_s: float) -> Edited:
+    def _shorter_step(self, taken_s: float, worked_s: float, ran_s: float, late_s: float = 0.0) -> Edited:
         """The pipeline with the script's thread so many seconds a step shorter: where it takes a batch, as far as that
         is known, and where it waits for what it takes."""
-        less, left_s = {"issue": worked_s}, taken_s
+        less, left_s = {"issue": worked_s, "hand": late_s}, taken_s
         for name in ("take", "send") if self.stages.workers else ("take", "read", "prep"):
             less[name] = min(left_s, self._mean_s(name))
             left_s -= less[name]
@@ -288,6 +294,11 @@ class _Names:
         if looks.part(waits) >= HELD_BY_LOCK and looks.part(sleeps, waits) >= MOST_OF:
             return self._waits(looks, "sleep", sleeps, waits, role)
         return self._hottest(looks, waits, role)
+
+    def reads(self) -> float | None:
+        """Of the time of making batches, the part in which a file or a connection is read."""
+        looks = self.looks.workers if self.stages.workers else self._in_main_process()
+        return looks.part(looks.in_states(READING)) if len(looks) >= LEAST_LOOKS else None
 
     def _in_main_process(self) -> Looks:
         """Of a loader without workers: the looks in which the script's thread makes a batch."""
@@ -381,7 +392,7 @@ def named(verdict: Verdict, known: Named | None, held_up_by: str | None) -> Verd
     now = 1.0 if gain is None or verdict.bottleneck == "compute" else gain.value
     if verdict.bottleneck == "mixed" and verdict.joint_speedup is not None:
         now = verdict.joint_speedup.value
-    verdict = replace(verdict, where=known.where)
+    verdict = _separated(replace(verdict, where=known.where), known)
     if best is not None and best.gain.value > now:
         return _with(verdict, best)
     worker = known.worker
@@ -394,6 +405,16 @@ def named(verdict: Verdict, known: Named | None, held_up_by: str | None) -> Verd
         rows = known.where if worker.where is None else _first(worker.where, known.where)
         return replace(verdict, cause_detail=worker.word, where=rows)
     return _unnamed(verdict, held_up_by)
+
+
+def _separated(verdict: Verdict, known: Named) -> Verdict:
+    """Storage or preparation, where stamps do not tell them apart: by whether anything is read."""
+    if set(verdict.joint) != {"storage", "prep"} or known.reads is None or known.reads > READS_LITTLE:
+        return verdict
+    gains = {**verdict.speedup_if_removed, "storage": None, "prep": verdict.joint_speedup}
+    return replace(
+        verdict, bottleneck="prep", joint=(), joint_speedup=None, reasons=(), speedup_if_removed=gains
+    )  # fmt: skip
 
 
 def _unnamed(verdict: Verdict, held_up_by: str | None) -> Verdict:

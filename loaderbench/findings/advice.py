@@ -263,7 +263,7 @@ WATCHED_ADVICE = (
     Row(
         "batched_fetch",
         "fetch whole batches: a sample takes {sample_s:duration}, most of which is Python around it ({line}). Give the "
-        "data set a method `__getitems__(indices)`, or index it with a tensor of indices and `batch_size=None`",
+        "data set a method `__getitems__(indices)`, or let a BatchSampler be its sampler, which gives it lists",
         examples=({"line": "rows.py:11 X[i]", "sample_s": 8e-6},),
     ),
     Row(
@@ -293,15 +293,18 @@ WATCHED_ADVICE = (
     Row(
         "shorter_pause",
         "do {what} less often, or in another thread or process: {line} takes {seconds:duration} of a mean step",
-        examples=({"what": "checkpoint", "line": "train.py:40 torch.save", "seconds": 0.02},),
+        examples=(
+            {"what": "checkpoint", "line": "train.py:40 torch.save", "seconds": 0.02},
+            {"what": "validation", "line": "train.py:41 evaluate", "seconds": 0.02},
+            {"what": "logging", "line": "train.py:42 print", "seconds": 0.02},
+            {"what": "compile", "line": "train.py:43 net", "seconds": 0.02},
+        ),
         choices={
             "what": {
                 "checkpoint": "the checkpoint",
                 "validation": "the validation",
                 "logging": "the logging",
                 "compile": "the compilation (shapes that change?)",
-                "sync": "the synchronizing call",
-                "collective": "the collective",
             }
         },
     ),

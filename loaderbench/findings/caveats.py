@@ -22,16 +22,13 @@ CAVEATS = (
         "figures_contradict",
         "two figures contradict each other ({which}); the less certain one is left out",
         "report it with the stored run",
-        examples=({"which": "shares"}, {"which": "delivery"}),
+        examples=({"which": "shares"}, {"which": "lines"}, {"which": "delivery"}, {"which": "methods"}),
         choices={
             "which": {
                 "shares": "the shares do not add up",
                 "lines": "the shares of lines of code do not add up",
                 "delivery": "taking a batch over lasts longer than a step",
-                "waits": "the wait for data is longer than the time in next()",
-                "starts": "the parts of the script's time are more than all of it",
                 "methods": "advice names a method that the data set lacks",
-                "bound": "advice gains more than any cause",
             }
         },
     ),

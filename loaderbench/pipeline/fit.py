@@ -222,11 +222,14 @@ class _Fit:
         return Fitted(self.run, self.recording, real, arms, seen, waits, recorded, fetch_s)
 
     def _take_s(self) -> float:
-        """Median seconds that the host takes over a batch that is at hand."""
+        """Median seconds that the host takes over a batch that is at hand; of a script at least what its sampler takes
+        meanwhile."""
+        watched = self.recording.facts.watched
+        index_s = 0.0 if watched is None else watched.loaders[0].index_s or 0.0
         took = [_seconds(one, "called_ns", "returned_ns")[max(1, one.num_warmup) :]
                 for arm in FED for one in self.recording.of(arm)]  # fmt: skip
         both = np.concatenate(took) if took else np.zeros(0)
-        return float(np.median(both)) if len(both) else 0.0
+        return max(index_s, float(np.median(both))) if len(both) else index_s
 
     def _calibrated(self, real: Stages, arms: Mapping[Arm, Stages], waits: Waits | None) -> Stages:
         """With what other arms say of a stage that `real` shows only where it is late, and without the workers' waits

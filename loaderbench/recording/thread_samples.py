@@ -59,7 +59,7 @@ class Place:
     """What this line had called; empty: nothing, or it is unknown."""
     owner: Owner = "user"
     part: str = ""
-    """What the thread does there in a training loop (samplers/places.py); empty: unknown."""
+    """What the thread does there in a training loop (watching/places.py); empty: unknown."""
     callers: tuple[str, ...] = ()
     """Lines of the user's code that led there, the innermost first: `train.py:52 main`."""
 

@@ -134,8 +134,8 @@ class ScriptWatch:
         with all_noticed(watcher, self._applier):
             watcher.before_first = threads_heeded()
             self.watcher = _Watch.current = watcher
-            self._children_cpu_s = children_cpu_s()  # importing PyTorch may start processes, too
             watcher.sample()
+            self._children_cpu_s = children_cpu_s()  # importing PyTorch may start processes, too
             without_loader = None if watcher.sampling is None else BatchFunction(watcher)
             self._interpreter = Interpreter()
             ends.begin()

@@ -16,8 +16,8 @@ from typing import Any
 
 from loaderbench.originals import os, time
 from loaderbench.recording.thread_samples import ThreadSamples
-from loaderbench.samplers.places import is_users
 from loaderbench.watching.iterator import Watched, samples_of
+from loaderbench.watching.places import is_users
 from loaderbench.watching.seen import Source
 from loaderbench.watching.spans import Lane, SpanRing
 from loaderbench.watching.tracebacks import unseen
@@ -27,16 +27,23 @@ KIND = "function"
 """Of a loader that is one."""
 FIRST_S, AGAIN_S, TIMES = 2.0, 1.0, 30
 """Until the first look for such functions, and between two; and how many looks."""
-LEAST_PART, MOST_TRIED = 0.02, 8
+LEAST_PART, MOST_TRIED = 0.02, 24
 """Of the main thread's time, what a function must take; and how many are tried at once."""
 CALLS = 3
 """That all must have returned batches."""
+
+
+_no_forks = threading.Lock()
+"""Held while the thread works: a process that was forked meanwhile would have its locks, but not the thread."""
+os.register_at_fork(before=_no_forks.acquire, after_in_parent=_no_forks.release, after_in_child=_no_forks.release)
 
 
 @dataclass
 class _Tried:
     """A function of the script's that is looked at."""
 
+    name: tuple[str, str]
+    """Its file, and its own name."""
     function: Callable[..., Any]
     homes: list[tuple[Any, str]]
     """Modules and classes that have it, and its name there."""
@@ -60,6 +67,8 @@ class BatchFunction:
 
     def close(self) -> None:
         """The script's functions are its own again."""
+        if os.getpid() != self._owner:  # its thread is not here
+            return
         self._ended.set()
         for tried in self._tried:
             _put(tried.homes, tried.function)
@@ -77,18 +86,23 @@ class BatchFunction:
             if self._ended.wait(wait_s) or self._watcher.thread is not None:
                 return
             wait_s = AGAIN_S
-            samples = None if self._watcher.sampling is None else self._watcher.sampling.samples(0)
-            if samples is not None and not self._tried:
-                self._try(samples)
-            elif self._chosen is None:
-                self._choose()
+            with _no_forks:
+                self._step()
+
+    def _step(self) -> None:
+        samples = None if self._watcher.sampling is None else self._watcher.sampling.samples(0)
+        self._choose()
+        if samples is not None and self._chosen is None:
+            self._try(samples)
 
     def _try(self, samples: ThreadSamples) -> None:
-        for part, file, qualname in list(_functions(samples))[:MOST_TRIED]:
-            found = _found(file, qualname)
-            if found is not None:
+        for part, *name in list(_functions(samples)):
+            known = next((one for one in self._tried if one.name == tuple(name)), None)
+            if known is not None:
+                known.part = part
+            elif len(self._tried) < MOST_TRIED and (found := _found(*name)) is not None:
                 function, homes = found
-                tried = _Tried(function, homes, part)
+                tried = _Tried((name[0], name[1]), function, homes, part)
                 self._tried.append(tried)
                 _put(homes, self._stand_in(tried))
 

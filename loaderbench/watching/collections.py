@@ -12,7 +12,7 @@ import numpy as np
 
 from loaderbench.originals import os, time
 from loaderbench.recording.facts import Collections
-from loaderbench.samplers.places import is_users
+from loaderbench.watching.places import is_users
 
 LEAST_NS = 200_000
 """A shorter one is no pause: of the youngest objects there are thousands a second."""

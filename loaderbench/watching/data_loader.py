@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from loaderbench.findings.table import words
 from loaderbench.originals import os, time
@@ -185,8 +185,7 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
     gets what notices one more class of them, with an `__iter__` of its own, and gives what undoes that."""
     import torch.utils.data.dataloader as home
 
-    owner, making = os.getpid(), _Making()
-    base: Any = home._BaseDataLoaderIter
+    owner, making, base = os.getpid(), _Making(), cast(Any, home._BaseDataLoaderIter)
     old_next, old_index = base.__next__, base._next_index
 
     def make(old_iter: Callable[[Any], Any], loader: Any) -> Any:
@@ -213,10 +212,9 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
         watched = watcher.opened(*of_it, loader.dataset, loader)
         setattr(iterator, MARK, watched)
         setattr(iterator, RING, ring)
-        if watched is not None and watcher.sampling is not None and queue is not None:
-            watcher.sampling.workers(queue.pids(), watcher.number_of(watched.seen.source))
         if watched is not None:
             _note(watched.seen, loader, None if kept is not None else times)
+            watcher.has_workers(watched.seen, [] if queue is None else queue.pids())
         return iterator
 
     @unseen
@@ -226,24 +224,33 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
             return old_next(iterator)
         return watched.step(old_next, iterator)
 
-    def index(iterator: Any) -> Any:
-        watched, begun = iterator.__dict__.get(MARK), time.perf_counter_ns()
-        found, shadow = old_index(iterator), watcher.shadow
-        if watched is not None and watched.num_batches and making.found is None:
-            watched.seen.index_ns += time.perf_counter_ns() - begun
-            watched.seen.num_indexed += 1
-        if shadow is not None and shadow.is_over(iterator._dataset) and os.getpid() == owner:
-            shadow.took(found)
-        return found
-
     notice = partial(_made_by, make)
-    back, base.__next__, base._next_index = notice(home.DataLoader), step, index
+    back, base.__next__, base._next_index = (
+        notice(home.DataLoader), step, _timed_index(old_index, watcher, making),
+    )  # fmt: skip
     try:
         with _timed_fetchers(making, watcher), closed_ones_counted():
             yield notice
     finally:
         back()
         base.__next__, base._next_index = old_next, old_index
+
+
+def _timed_index(old: Callable[[Any], Any], watcher: Watcher, making: _Making) -> Callable[[Any], Any]:
+    """What gives the indices of a batch: its time is the sampler's, but for the first batches of an iterator."""
+    owner = os.getpid()
+
+    @unseen
+    def index(iterator: Any) -> Any:
+        watched, begun = iterator.__dict__.get(MARK), time.perf_counter_ns()
+        found, shadow = old(iterator), watcher.shadow
+        if watched is not None and watched.num_batches and making.found is None:
+            watched.seen.gave_indices(time.perf_counter_ns() - begun)
+        if shadow is not None and shadow.is_over(iterator._dataset) and os.getpid() == owner:
+            shadow.took(found)
+        return found
+
+    return index
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from loaderbench.neutral import FOLDER
 from loaderbench.originals import os
 from loaderbench.recording.thread_samples import Place, SampledThread, SampleRows, State, ThreadSamples
 from loaderbench.watching.kept import Kept
@@ -53,9 +54,14 @@ class Sampling:
         try:
             started = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", program, str(os.getpid()), str(found)], stdin=asked,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=(found,), close_fds=True,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=(found,), cwd=FOLDER,
             )  # fmt: skip
-            started.wait(START_S)
+            try:
+                started.wait(START_S)
+            except subprocess.TimeoutExpired:
+                started.kill()
+                started.wait()
+                raise
         finally:
             os.close(asked)
         self._found, self._asks = Kept(found), Kept(asks)

@@ -18,9 +18,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from loaderbench.samplers.places import Spot, spot_of
 from loaderbench.samplers.stacks import CannotLearn, Frame, Process, PythonThread, learn
 from loaderbench.samplers.thread_states import ThreadFiles
+from loaderbench.watching.places import Spot, spot_of
 
 PER_S = 40.0
 """Samples a second at first; the interval of a share of half the time is ± 5 points after 10 s."""

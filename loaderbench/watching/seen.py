@@ -216,6 +216,11 @@ class Seen:
         """Its epochs have no more batches than it has workers, all of which are asked for at once."""
         return self.num_iterators > 1 and self.source.workers >= max(*self.recent, self.num_batches - self.num_before)
 
+    def gave_indices(self, ns: int) -> None:
+        """Its sampler did, for one more batch."""
+        self.index_ns += ns
+        self.num_indexed += 1
+
     def mark(self) -> None:
         """One more iterator was made."""
         if self.num_iterators > 1:

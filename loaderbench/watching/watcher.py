@@ -249,6 +249,11 @@ class Watcher:
         if self.probes != "none":
             self.sampling, self.collector = Sampling(), Collector()
 
+    def has_workers(self, seen: Seen, pids: Sequence[int]) -> None:
+        """A loader's iterator has started these processes."""
+        if self.sampling is not None:
+            self.sampling.workers(pids, self.number_of(seen.source))
+
     def number_of(self, source: Source) -> int:
         """Of a loader that was seen."""
         return list(self.seen).index(source)

@@ -41,7 +41,9 @@ def test_the_time_of_a_part_is_that_of_its_phase_times_its_share() -> None:
     rows, thread = consumer()
     for number in range(100):
         at = number * 0.010
-        rows.add(at + 0.001, thread, "running" if number % 4 == 0 else "pipe", 1.0, SAMPLER if number % 4 == 0 else WAIT)
+        rows.add(
+            at + 0.001, thread, "running" if number % 4 == 0 else "pipe", 1.0, SAMPLER if number % 4 == 0 else WAIT
+        )
         rows.add(at + 0.007, thread, "running", 1.0, STEP_AT)
     found = looks([window([0.004] * 100, [0.006] * 100)], rows)
     taken, worked = found.seconds(found.consumer.in_parts("sampler"))

@@ -21,8 +21,8 @@ def test_a_loader_that_was_changed_is_one_loader_before_and_behind_the_change() 
     )
     lines = time_lines(facts)
     assert lines[0] == (
-        "80 %  300 steps of DataLoader over Photos of 800: 100 before --apply, 75 % of it waiting, and 200 after it, "
-        "10 % of it waiting"
+        "80 %  300 steps of DataLoader over Photos of 800: 100 before --apply, 75 % of it in next(), and 200 after it, "
+        "10 % of it in next()"
     )
     assert "6 %  until the first batch of each of 3 epochs: 200 ms each" in lines
     assert sum("DataLoader" in line for line in lines) == 1

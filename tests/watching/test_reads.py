@@ -154,8 +154,8 @@ def test_a_store_over_http_is_the_storage_by_its_name(tmp_path: Path, how: str) 
 def test_a_data_set_that_sleeps_is_no_storage(tmp_path: Path) -> None:
     seen_of(tmp_path, "sleeps", "", workers=2, num=1600)
     verdict = record(tmp_path)["verdict"]
-    assert (verdict["bottleneck"], verdict["joint"]) == ("mixed", ["storage", "prep"]), verdict["summary"]
-    assert "the data set waited without reading" in verdict["summary"]
+    assert (verdict["bottleneck"], verdict["cause_detail"]) == ("prep", "sleep"), verdict["summary"]
+    assert verdict["where"][0]["callee"] == "time.sleep"
 
 
 def test_the_stopwatch_takes_its_own_readings_off_also_those_of_other_threads(tmp_path: Path) -> None:

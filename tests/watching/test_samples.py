@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-
-LOOPS = '''
+LOOPS = """
 import hashlib, json, os, random, sys, threading, time
 from loaderbench.watching.samples import Sampling
 scale, seconds = float(sys.argv[1]), float(sys.argv[2])
@@ -57,7 +56,7 @@ whole, seen_s = sum(took.values()), sum(seen.values())
 print(json.dumps({"true": {n: t / whole for n, t in took.items()}, "seen": {n: t / seen_s for n, t in seen.items()},
                   "looks": len(set(found.time_s)), "cpu": sampling.cpu_s / seconds, "problem": sampling.problem}))
 os.kill(server, 9)
-'''
+"""
 
 
 @pytest.mark.alone

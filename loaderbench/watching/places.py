@@ -18,7 +18,7 @@ from loaderbench.samplers.stacks import Frame
 from loaderbench.watching.within import is_own
 
 OURS = f"{Path(__file__).parents[1]}{os.sep}"
-MOST_CALLERS = 4
+MOST_CALLERS = 8
 LOADER = f"torch{os.sep}utils{os.sep}data{os.sep}"
 OF_LOADER = {
     "_BaseDataLoaderIter._next_index": "sampler",
@@ -51,7 +51,7 @@ _FOLDERS = (
     ("compile", ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/", "torch/jit/", "triton/compiler/")),
     ("checkpoint", ("torch/distributed/checkpoint/",)),
     ("logging", ("/logging/__init__.py", "tensorboard", "/wandb/", "/mlflow/", "/tqdm/", "torch/utils/tensorboard/")),
-    ("collective", ("torch/distributed/distributed_c10d.py",)),
+    ("collective", ("torch/distributed/distributed_c10d",)),
 )
 _NAMES = (
     ("validation", ("validat", "evaluat", "eval_", "_eval", "run_eval", "test_epoch")),
@@ -81,13 +81,14 @@ def spot_of(frames: Sequence[Frame]) -> Spot:
     part, inside, at_start = _part_of(frames)
     own = [frame for frame in inside if is_users(frame.file)]
     if part == "step":
-        part = _of_step(inside, own)
+        part, at = _of_step(inside, own)
+        own = own[at:]
     if at_start and part != "process_start":
         part = "sampler_start" if part == "sampler" else "epoch_start"
     if own:
         at, frame = inside.index(own[0]), own[0]
         callee = called(frame) or (inside[at - 1].function if at else "")
-        callers = tuple(f"{one.file}:{one.line} {one.function}" for one in own[1:][-MOST_CALLERS:])
+        callers = tuple(f"{one.file}:{one.line} {one.function}" for one in own[1 : 1 + MOST_CALLERS])
         return Spot(frame.file, frame.line, frame.function, callee, "user", part, callers)
     if not inside:
         return Spot("", 0, "", "", "library", part, ())
@@ -107,6 +108,8 @@ def _part_of(frames: Sequence[Frame]) -> tuple[str, list[Frame], bool]:
         if LOADER in frame.file and "collate" in frame.file:
             return "collate", [*inside, frame], at_start
         if frame.file.startswith(OURS):
+            if frame.function == "_execute":  # what called it is no script
+                break
             if frame.function in _OURS:
                 return _OURS[frame.function], inside, at_start
             if frame.function.endswith("marked"):  # collate, called by ours
@@ -128,21 +131,23 @@ def _finer(part: str, inside: Sequence[Frame], frames: Sequence[Frame]) -> str:
     return part
 
 
-def _of_step(inside: Sequence[Frame], own: Sequence[Frame]) -> str:
+def _of_step(inside: Sequence[Frame], own: Sequence[Frame]) -> tuple[str, int]:
+    """(part, position of the user's frame that says so)"""
     for part, folders in _FOLDERS:
         if any(folder.replace("/", os.sep) in frame.file for frame in inside for folder in folders):
-            return part
+            return part, 0
     if any(frame.file.endswith("serialization.py") and "save" in frame.function for frame in inside):
-        return "checkpoint"
+        return "checkpoint", 0
     call = (called(own[0]) if own else None) or ""
     for part, calls in _CALLS:
         if any(call == one or call.endswith(one if one.startswith(".") else f".{one}") for one in calls):
-            return part
-    names = [frame.function.rpartition(".")[2].lower() for frame in own if not frame.function.startswith("<")]
+            return part, 0
+    names = [frame.function.rpartition(".")[2].lower() for frame in own]
     for part, words in _NAMES:
-        if any(word in name for name in names for word in words):
-            return part
-    return "step"
+        for at, name in enumerate(names):
+            if any(word in name for word in words):
+                return part, at
+    return "step", 0
 
 
 def is_users(file: str) -> bool:

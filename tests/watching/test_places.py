@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from loaderbench.samplers.places import OURS, called, spot_of
 from loaderbench.samplers.stacks import Frame, Span
+from loaderbench.watching.places import OURS, called, spot_of
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/utils/data/"
 
@@ -25,7 +25,7 @@ NEXT = frame(LOADER, "_BaseDataLoaderIter.__next__")
 @pytest.mark.parametrize(
     ("frames", "part", "line"),
     [
-        ([frame("/home/me/s.py", "Mine.__iter__", 9), frame(LOADER, "_BaseDataLoaderIter._next_index"), NEXT, STEP, MAIN],
+        ([frame("/home/me/s.py", "Mine.__iter__", 9), frame(LOADER, "_BaseDataLoaderIter._next_index"), NEXT, MAIN],
          "sampler", 9),
         ([frame(QUEUES, "Queue.get"), frame(LOADER, "_MultiProcessingDataLoaderIter._try_get_data"), NEXT, STEP, MAIN],
          "queue", 1),
@@ -44,6 +44,7 @@ NEXT = frame(LOADER, "_BaseDataLoaderIter.__next__")
         ([frame("/v/site-packages/torch/serialization.py", "_save"), frame("/home/me/m.py", "main", 5), MAIN],
          "checkpoint", 5),
         ([frame("/home/me/m.py", "evaluate", 6), MAIN], "validation", 6),
+        ([frame("/home/me/u.py", "helper", 90), frame("/home/me/m.py", "evaluate", 6), MAIN], "validation", 6),
         ([frame("/v/site-packages/torch/_dynamo/convert_frame.py", "compile"), frame("/home/me/m.py", "main", 5), MAIN],
          "compile", 5),
     ],
@@ -61,11 +62,13 @@ def test_callers_are_the_users_lines_up_to_the_module() -> None:
 
 def test_what_a_line_calls_is_as_it_is_written(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
-    path.write_text(textwrap.dedent("""\
+    path.write_text(
+        textwrap.dedent("""\
         x = np.random.choice(
             10, p=p) + 1
         y = table[i]
-        """))
+        """)
+    )
     assert called(Frame(str(path), "f", 1, Span(1, 2, 4, 12))) == "np.random.choice"
     assert called(Frame(str(path), "f", 3, Span(3, 3, 4, 12))) == "table[i]"
     assert called(Frame(str(path), "f", 1, Span(1, 2, 4, 16))) is None  # an addition
