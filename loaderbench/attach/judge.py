@@ -66,7 +66,7 @@ SIDE: Mapping[str, str] = {
     "sampler": "sampler", "sampler_start": "sampler", "epoch_start": "epoch_start", "process_start": "epoch_start",
     "dataset": "dataset", "collate": "collate",
 }  # fmt: skip
-"""Part of a training loop (samplers/places.py) → whose time of the main thread it is; others are the step."""
+"""Part of a training loop (watching/places.py) → whose time of the main thread it is; others are the step."""
 OF_STEP: tuple[CauseDetail, ...] = ("checkpoint", "logging", "validation", "compile", "sync", "collective", "gc")
 WORK: Mapping[str, CauseDetail] = {"collate": "collate", "send": "delivery"}
 """Part of a worker → detail of preparation."""

@@ -15,8 +15,8 @@ from contextlib import suppress
 
 from loaderbench import neutral
 from loaderbench.recording.thread_samples import Place
-from loaderbench.samplers.places import LOADER, OF_LOADER, Spot, spot_of
 from loaderbench.samplers.stacks import CannotLearn, Frame, Layout, Process, PythonThread, learn
+from loaderbench.watching.places import LOADER, OF_LOADER, Spot, spot_of
 
 PY_SPY_GAP_S = 1.0
 """Between two dumps of one process: each takes 50 to 150 ms of a processor."""
