@@ -54,6 +54,10 @@ STARTING_S = 120.0
 TOO_MANY = 2.0
 """Processors that the main process's other threads want, as a multiple of those there are: from there on they are in
 each other's way, and a step takes as long as its last thread."""
+THROTTLED = 0.2
+"""Of the time, from there on a quota that stops the job is what it misses, whoever else is there."""
+MOST_OF_WORK = 0.8
+"""Of what workers do: a cause that is more of it takes along how its times vary."""
 GIL_PART = 0.25
 """Of the main thread's time, from there on waits for the GIL are what it misses."""
 HELD_BY_LOCK = 0.25
@@ -363,14 +367,23 @@ class Pipeline:
         order = Order(np.arange(num)[None], np.array([num * 3 // 4]), 1, 1)
         return max(float(step_s(stages, order)[0]), 1e-3)
 
+    def _ends_irregularity(self, edit: Edit) -> bool:
+        """Whether waits that even batches would not explain go too: with the order that makes them, or with most of the
+        work whose times vary. Then a step today is what it takes, not what even batches would."""
+        busy = self.seen.of_workers(~self.seen.is_idle).value
+        gone = self.seen.of_workers(~self.seen.is_idle & edit.workers).value
+        return edit.evenly or (busy > 0 and gone > MOST_OF_WORK * busy)
+
     def gain(self, edit: Edit) -> Estimate:
         """How many times as fast without what goes."""
         most = 1.0 / self.step(edit, "low", spread=False)
+        least = 1.0 if self._ends_irregularity(edit) else 0.0
+        now = {spread: max(least, self.step(None, "value", spread=spread)) for spread in (False, True)}
         pairs = [
-            self.step(None, "value", spread=spread) / self.step(edit, "high", spread=spread)
+            now[spread] / self.step(edit, "high", spread=spread)
             for spread in ((False, True) if self.workers else (False,))
         ]
-        usual = self.step(None, "value", spread=False) / self.step(edit, "value", spread=False)
+        usual = now[False] / self.step(edit, "value", spread=False)
         low = max(1.0, min(pairs)) if edit.main.any() or edit.workers.any() or edit.evenly else 1.0
         most = max(most, low)
         value = float(np.clip(usual, low, most))
@@ -516,7 +529,7 @@ def _named(
     stages: list[Removable] = sorted(("storage", "prep"), key=lambda cause: -gains[cause].value)
     best, second = stages
     contention = gains["contention"]
-    if contention.value >= WORTH and (contention.low or 0.0) >= WORTH:
+    if contention.value >= WORTH:
         with_it = {cause: pipe.gain(_both(edits["contention"], edits[cause])).value for cause in stages}
         beyond = max(with_it.values()) / contention.value
         by = contention_by(seen, pipe)
@@ -524,7 +537,7 @@ def _named(
         least = HALF_LOST if by in ("neighbours", "steal") else OWN_PART
         limits = seen.of_main(pipe.waits).value > 1.0 - 1.0 / WORTH or contention.value > least
         if by is not None and beyond <= contention.value and is_known and limits:
-            if contention.value - 1.0 >= CLEARLY * (beyond - 1.0):
+            if contention.value - 1.0 >= CLEARLY * (beyond - 1.0) and (contention.low or 0.0) >= WORTH:
                 return "contention", by, ""
             stage = max(with_it, key=lambda cause: with_it[cause])
             return "mixed", None, words("attach_mixed", {"one": "contention", "other": stage})
@@ -677,7 +690,7 @@ def contention_by(seen: Seen, pipe: Pipeline) -> CauseDetail | None:
     gil = seen.of_main(seen.is_state("gil")).value
     if gil > GIL_PART and gil > seen.of_main(seen.is_state("runnable")).value:
         return "gil"
-    if cpus.throttled_s is not None and cpus.throttled_s > 0.25 * queued:
+    if cpus.throttled_s is not None and cpus.throttled_s > min(0.25 * queued, THROTTLED * window):
         return "quota"
     if cpus.stolen_s is not None and cpus.stolen_s > 0.25 * queued:
         return "steal"
