@@ -177,9 +177,14 @@ def chosen(pid: int, processes: dict[int, Process]) -> list[Process]:
             f"user {_owner(pid)}, or as root"
         )
     if not one.words or not one.is_python:
-        if below := [job for job in jobs_among(processes) if job in [*one.descendants()]]:
+        descendants = [*one.descendants()]
+        below = [job for job in jobs_among(processes) if job in descendants]
+        if len(below) == 1 or (below and all(rank_of(job.pid)[0] is not None for job in below)):
             return below  # of a shell, `timeout` or `srun`
-        raise ConfigError(f"PID {pid} ({one.comm}) is not a training that I know: it runs no Python")
+        several = f"; of the trainings that it started choose one: {', '.join(str(job.pid) for job in below[:5])}"
+        raise ConfigError(
+            f"PID {pid} ({one.comm}) is not a training that I know: it runs no Python{several if below else ''}"
+        )
     parent = processes.get(one.parent)
     while parent is not None and (is_worker_of(parent, one) or FORK_SERVER.search(parent.command)):
         one, parent = parent, processes.get(parent.parent)
