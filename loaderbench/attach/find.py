@@ -164,13 +164,13 @@ def chosen(pid: int, processes: dict[int, Process]) -> list[Process]:
     """The job of a PID: of a worker its parent, of a launcher its ranks.
 
     Raises:
-        ConfigError: one line that says why there is nothing to look at.
+        ConfigError: one line that says why it cannot be looked at.
     """
     one = processes.get(pid)
     if one is None:
         raise ConfigError(f"no process has PID {pid} here: `loaderbench attach` lists the training processes")
     if one.state in STATES:
-        raise ConfigError(f"PID {pid} ({one.comm}) {STATES[one.state]}: there is nothing to measure")
+        raise ConfigError(f"PID {pid} ({one.comm}) {STATES[one.state]}: it cannot be measured")
     if not may_see(pid):
         raise ConfigError(
             f"PID {pid} ({one.comm}) is another user's, or in a namespace that may not be seen: run loaderbench as "

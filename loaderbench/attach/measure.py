@@ -44,7 +44,7 @@ from loaderbench.samplers.process_io import children_of, parse_io
 from loaderbench.samplers.procfile import read_text
 from loaderbench.samplers.thread_states import PRIVATE_LOCK, SHARED_LOCK, Look, ThreadFiles
 
-COST_FRACTION = 0.015
+COST_FRACTION = 0.012
 """Of one processor, that looking may take once names are known: the first looks at a function read its code."""
 LEAST_GAP_S, MOST_GAP_S = 0.01, 0.5
 RECENT = 15

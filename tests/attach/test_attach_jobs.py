@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,13 +46,14 @@ if __name__ == "__main__": main()
 
 @contextmanager
 def started(
-    folder: Path, *, work_s: float = 0.04, step_s: float = 0.005, start: str = "fork", **env: str
-) -> Iterator[int]:
+    folder: Path, *, work_s: float = 0.04, step_s: float = 0.005, start: str = "fork", python: str = sys.executable,
+    **env: str,
+) -> Iterator[int]:  # fmt: skip
     """The PID of a job with two workers: what its loader and its step take is known."""
     script = folder / "job.py"
     text = JOB.replace("WORK_S", str(work_s)).replace("STEP_S", str(step_s)).replace("START", repr(start))
     script.write_text(text)
-    with subprocess.Popen([sys.executable, str(script)], env={**os.environ, **env}, start_new_session=True) as process:
+    with subprocess.Popen([python, str(script)], env={**os.environ, **env}, start_new_session=True) as process:
         try:
             end = time.monotonic() + 20
             while time.monotonic() < end and len(workers_of(all_processes()[process.pid])) < 2:
@@ -103,6 +105,18 @@ def test_without_the_right_to_see_calls_the_cause_is_the_same(tmp_path: Path) ->
     verdict = judge_job(facts).verdict
     assert (verdict.bottleneck, verdict.cause_detail) == ("prep", "sleep")
     assert any("CAP_SYS_PTRACE" in line for line in verdict.advice)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["python3.9", "python3.11", "python3.13", "python3.14"])
+def test_a_job_of_another_python(tmp_path: Path, name: str) -> None:
+    python = shutil.which(name)
+    if python is None or subprocess.run([python, "-c", ""], check=False, capture_output=True).returncode:
+        pytest.skip(f"no {name} here")
+    with started(tmp_path, python=python) as pid:
+        ended = call("attach", pid, "--seconds", 6, "--results", tmp_path / "results", "--json", "-", "--quiet")
+    verdict = json.loads(ended.out)["verdict"]
+    assert (verdict["bottleneck"], verdict["cause_detail"]) == ("prep", "sleep")
 
 
 def test_jobs_are_listed_without_their_workers(tmp_path: Path) -> None:
