@@ -227,7 +227,8 @@ def judged(case: Case, grade: str, facts: Any, rate: float) -> dict[str, Any]:
         "outcome": outcome, "said": verdict.bottleneck, "detail": verdict.cause_detail,
         "detail_right": right and verdict.cause_detail in case.details,
         "detail_wrong": right and verdict.cause_detail not in (*case.details, None),
-        "bounds": None if gain is None else (gain.low or 1.0, float("inf") if gain.high is None else gain.high), "looks": len(np.unique(facts.samples.time_s)),
+        "bounds": None if gain is None else (gain.low or 1.0, float("inf") if gain.high is None else gain.high),
+        "looks": len(np.unique(facts.samples.time_s)),
         "rate_error": None if counted is None else counted.value / rate - 1.0, "evidence": verdict.evidence,
         "summary": verdict.summary, "states": verdict.where and [
             (one.role, one.state, round(one.fraction, 2), one.what, one.function) for one in verdict.where
