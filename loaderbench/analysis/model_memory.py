@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from loaderbench.analysis.memory import MemoryLine, course_of, layers_of, line_holds, line_through, peak_bytes, peak_of
 from loaderbench.analysis.reserved import reserved_bytes
 from loaderbench.cases.case import Mode, Optimizer, Precision, Step
+from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import DeviceFacts, Failure
 from loaderbench.recording.model_memory import (
     BatchMemory,
@@ -22,6 +23,8 @@ from loaderbench.recording.model_memory import (
     TrialOutcome,
 )
 
+SMALL_ERROR = 0.05
+"""Of the measured peak: a prediction that misses it by more is a finding."""
 NUM_CONFIRMATIONS = 2
 """How often the largest batch must fit, and the next one fail."""
 KILLED = ("was killed by SIGKILL",)
@@ -36,10 +39,16 @@ NO_MEMORY = ("can't allocate memory", "CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATU
 def memory_of(facts: ModelMemoryFacts) -> ModelMemory:
     """Predicted and measured memory of each batch size."""
     step = facts.step
+    batches = tuple(_batch(one, step.mode, on_accelerator=facts.on_accelerator) for one in facts.batches)
     return ModelMemory(
         *of_model(step, facts.device),
         not_measured=facts.not_measured,
-        batches=tuple(_batch(one, step.mode, on_accelerator=facts.on_accelerator) for one in facts.batches),
+        batches=batches,
+        caveats=tuple(
+            Caveat("prediction_misses", {"batch_size": one.batch_size, "error": one.error_fraction})
+            for one in batches
+            if one.error_fraction is not None and abs(one.error_fraction) > SMALL_ERROR
+        ),
         unchecked_on=_unchecked_on([one.trace for one in facts.batches if one.trace is not None]),
         interrupted=facts.interrupted,
     )

@@ -537,7 +537,8 @@ def _named(
         least = HALF_LOST if by in ("neighbours", "steal") else OWN_PART
         limits = seen.of_main(pipe.waits).value > 1.0 - 1.0 / WORTH or contention.value > least
         if by is not None and beyond <= contention.value and is_known and limits:
-            if contention.value - 1.0 >= CLEARLY * (beyond - 1.0) and (contention.low or 0.0) >= WORTH:
+            is_clear = contention.value - 1.0 >= CLEARLY * (beyond - 1.0) and beyond < OWN_PART
+            if is_clear and (contention.low or 0.0) >= WORTH:
                 return "contention", by, ""
             stage = max(with_it, key=lambda cause: with_it[cause])
             return "mixed", None, words("attach_mixed", {"one": "contention", "other": stage})

@@ -421,6 +421,13 @@ CAVEATS = (
         examples=({"reason": "the driver does not report it"},),
         remark="NVML does not report this process's GPU memory.",
     ),
+    limits(
+        "prediction_misses",
+        "the prediction for batch {batch_size:.0f} misses the measured peak by {error:+%}: use the measured one, and "
+        "do not extend the prediction to other batches",
+        examples=({"batch_size": 32, "error": -0.35},),
+        remark="From 5 % of the measured peak.",
+    ),
     # a model's layers
     limits(
         "layers_do_not_sum",

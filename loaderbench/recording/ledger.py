@@ -44,8 +44,8 @@ class Entry:
 
     @property
     def error_fraction(self) -> float:
-        """Measured ÷ predicted − 1."""
-        return self.measured / self.predicted - 1
+        """Predicted ÷ measured − 1: positive if the prediction was too high."""
+        return self.predicted / self.measured - 1
 
     @property
     def held(self) -> bool | None:

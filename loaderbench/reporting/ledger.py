@@ -45,7 +45,7 @@ ENTRY_COLUMNS = (
     Column("predicted (low – high)"), Column("measured"), Column("error"), Column("held", rank=1),
 )  # fmt: skip
 NOTE = (
-    "Error: measured ÷ predicted − 1. Median and 90 % ignore its sign; bias is the median with the sign. Held: the "
+    "Error: predicted ÷ measured − 1. Median and 90 % ignore its sign; bias is the median with the sign. Held: the "
     "measured value lies within the predicted interval; – if the prediction has no interval."
 )
 

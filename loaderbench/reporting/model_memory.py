@@ -118,14 +118,17 @@ def _failures(result: ModelMemory) -> list[str]:
 
 
 def memory_sentence(result: ModelMemory) -> str:
-    """The largest batch's peak in one sentence."""
-    known = [one for one in result.batches if one.predicted is not None]
-    if not known or known[-1].predicted is None:
-        return "No batch was predicted yet." if result.interrupted else "Nothing could be predicted."
-    last = known[-1]
-    assert last.predicted is not None
-    error = "" if last.error_fraction is None else f", {abs(last.error_fraction) * 100:.1f} % from the measured peak"
-    return f"Batch {last.batch_size} needs {fmt.memory(last.predicted.peak_live_bytes)}, predicted{error}."
+    """The largest batch's peak in one sentence: measured if it was, else predicted."""
+    for one in reversed(result.batches):
+        predicted = None if one.predicted is None else one.predicted.peak_live_bytes
+        measured = None if one.measured is None else one.measured.peak_live_bytes
+        if measured is not None:
+            by = "not predicted" if predicted is None else f"predicted {fmt.memory(predicted)}"
+            error = "" if one.error_fraction is None else f" ({_error(one.error_fraction)})"
+            return f"Batch {one.batch_size} needs {fmt.memory(measured)}, measured; {by}{error}."
+        if predicted is not None:
+            return f"Batch {one.batch_size} needs {fmt.memory(predicted)}, predicted."
+    return "No batch was predicted yet." if result.interrupted else "Nothing could be predicted or measured."
 
 
 def _reasons(result: ModelMemory) -> list[str]:
@@ -278,7 +281,7 @@ class ShownMemory(Shown[ModelMemoryFacts, ModelMemory]):
             sections=[
                 ("Where the peak is", places),
                 ("Without a figure", [*_failures(found), *_reasons(found)]),
-                ("Beware", _unchecked(found)),
+                ("Beware", [*(caveat.sentence() for caveat in found.caveats), *_unchecked(found)]),
             ],
             draw=partial(memory_figures, found),
         )

@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
 
 from loaderbench.devices.base import Device, Event
 from loaderbench.errors import ConfigError
 from loaderbench.loaders.base import Batch
 from loaderbench.recording.model_layers import PARTS, CallFacts
+from loaderbench.running.flops import FlopCount
 from loaderbench.workloads.calls import RESHAPES, CallTracer, Keywords, Site
 from loaderbench.workloads.training import ModelWorkload
 
@@ -125,30 +124,6 @@ class Found:
     """Those that are operations: they give a tensor that was not there before, or change one."""
     has_backward: list[bool] = field(default_factory=list)
     """Of all."""
-
-
-class FlopCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Floating-point operations (a multiply-add is two) of everything run within it, by PyTorch's own formulas.
-
-    `torch.utils.flop_counter.FlopCounterMode` cannot be used: its hooks on modules would be seen as calls.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.total = 0
-
-    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        formula = flop_registry.get(operator._overloadpacket)
-        if formula is None and operator.namespace != "prim":
-            with self:  # in inference composite operators arrive whole
-                result = operator.decompose(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
-        result = operator(*args, **kwargs)
-        if formula is not None:
-            self.total += formula(*args, **kwargs, out_val=result)
-        return result
 
 
 class Discovery:

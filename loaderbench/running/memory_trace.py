@@ -21,6 +21,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from loaderbench.cases.case import Step
 from loaderbench.devices.shapes import ShapesDevice
@@ -35,7 +36,8 @@ from loaderbench.recording.model_memory import (
 )
 from loaderbench.running.memory_cap import tensors_among
 from loaderbench.running.models import of_pytorch
-from loaderbench.running.operator_probe import PROBED, OperatorCall, probe
+from loaderbench.running.operator_probe import FUSED, PROBED, OperatorCall, probe
+from loaderbench.running.recurrent import LAYER, forward_bytes
 from loaderbench.running.workspaces import (
     CUDA_ROUNDING,
     library_blocks,
@@ -47,12 +49,14 @@ from loaderbench.workloads import build_workload
 from loaderbench.workloads.example import image_size
 from loaderbench.workloads.training import ModelWorkload
 
-TRACE_VERSION = 7
+TRACE_VERSION = 8
 """Raise it when a trace of the same step changes: kept ones are then made anew."""
 PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(len(MEMORY_KINDS))
 STANDING, FORWARD, BACKWARD, UPDATE = range(len(STEP_PHASES))
 NO_LAYER = (torch.ops.aten._to_copy.default, torch.ops.aten.detach.default, torch.ops.aten.clone.default)
 """Operators that PyTorch adds between a model's own."""
+WHOLE = (torch.ops.aten.conv2d.default, torch.ops.aten.linear.default, torch.ops.aten.max_pool2d.default)
+"""Composite operators whose rules (running/workspaces.py) and probes are of the whole."""
 _graph: Any = torch._C
 _autograd: Any = torch._C._autograd
 
@@ -73,8 +77,8 @@ def trace_step(step: Step, seed: int, *, on_accelerator: bool, probed: bool = Tr
     begun = time.perf_counter()
     tracer = StepTracer(rounding=rounding_of(on_accelerator=on_accelerator), inside=not on_accelerator)
     follow_step(tracer, step, seed, on_accelerator=on_accelerator)
-    if probed and not on_accelerator:
-        tracer.probe()
+    if not on_accelerator:
+        tracer.probe(small=probed)
     unchecked_on = None if on_accelerator else unchecked_processor()
     return replace(tracer.trace(step.batch_size), seconds=time.perf_counter() - begun, unchecked_on=unchecked_on)
 
@@ -90,6 +94,11 @@ def follow_step(tracer: StepTracer, step: Step, seed: int, *, on_accelerator: bo
     `device` is the fake tensors' own: autograd saves by it. Raises as trace_step.
     """
     workload = _built(step, seed)
+    if on_accelerator and any(isinstance(one, nn.RNNBase) for one in workload.model.modules()):
+        raise UnavailableError(
+            f"{step.model} has recurrent layers, whose workspace on an accelerator only its library knows: its "
+            "memory can be measured but not predicted"
+        )
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
             workload.give_memory(torch.device(device))
@@ -152,6 +161,9 @@ def _settle(workload: ModelWorkload, inputs: Any, targets: Any) -> None:
 
 class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no annotations there
     """Keeps what the operators within its context allocate and release, beside what stands already."""
+
+    takes_apart = True
+    """Trace the parts of composite operators, which arrive whole in inference."""
 
     def __init__(self, *, rounding: int, inside: bool) -> None:
         """`inside`: count what operators of the CPU allocate and give back."""
@@ -228,7 +240,13 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
         self._locate()
         # Of fake tensors PyTorch 2.11 makes a copy there; of real ones none does.
         is_idle = func is torch.ops.aten.dropout.default and not args[2]
+        if self._inside and self.takes_apart and not is_idle and _comes_whole(func):
+            # What it makes inside is live, too. PyTorch's own code for it: Python's (func.decompose) lets go earlier.
+            with self:
+                return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **(kwargs or {}))
         out = args[0] if is_idle else func(*args, **(kwargs or {}))
+        if self._inside and func is LAYER:
+            out = self._with_workspace(args, out)
         results = out if isinstance(out, list | tuple) else (out,)
         for tensor in tensors_among(results):
             self._see(tensor, TEMPORARY)
@@ -236,25 +254,47 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
             self._hold_inside(
                 name, OperatorCall.of(func, args, kwargs or {}, results), workspace_bytes(name, args, results)
             )
+        elif name in FUSED:
+            raise UnavailableError(f"what {name} holds inside on an accelerator is not known")
         elif held := product_bytes(name):
             self._release(self._allocate(held, TEMPORARY))
         if self._phase == FORWARD and self._stack and not self._stack[-1][1]:
             self._see_function(func, results)
         return out
 
+    @staticmethod
+    def _with_workspace(arguments: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
+        """Give a recurrent layer's results a workspace as large as oneDNN's: that of fake tensors has no bytes."""
+        *others, workspace = results
+        size = forward_bytes(arguments).workspace
+        if size:
+            workspace = arguments[0].new_empty(size, dtype=torch.uint8)
+        return (*others, workspace)
+
     def _hold_inside(self, name: str, call: OperatorCall | None, by_rules: int) -> None:
         """Count what the operator allocates and gives back before it returns. One that may be probed has an allocation
         at every batch, of no bytes too, so that traces line up."""
-        if by_rules or name in PROBED:
+        if name in FUSED and call is None:
+            raise UnavailableError(f"what {name} holds inside is known for plain tensors only")
+        if by_rules or name in PROBED or name in FUSED:
             allocation = self._allocate(by_rules, TEMPORARY)
             self._release(allocation)
             if call is not None:
                 self._inner.append((allocation, call))
 
-    def probe(self) -> None:
-        """Put what small operators really hold in place of what the rules say. Call it when the step was followed."""
-        held = probe(call for _, call in self._inner)
-        for allocation, call in self._inner:
+    def probe(self, *, small: bool = True) -> None:
+        """Put what operators really hold in place of what the rules say. Call it after the step was followed.
+
+        `small`: run small operators; fused ones, for which there are no rules, always are.
+
+        Raises:
+            UnavailableError: a fused operator cannot be run.
+        """
+        wanted = [(allocation, call) for allocation, call in self._inner if small or str(call.operator) in FUSED]
+        held = probe(call for _, call in wanted)
+        for allocation, call in wanted:
+            if str(call.operator) in FUSED and call.key not in held:
+                raise UnavailableError(f"what {call.operator} holds inside is not known: it could not be run alone")
             self._allocations[allocation][0] = held.get(call.key, self._allocations[allocation][0])
 
     def _locate(self) -> None:
@@ -317,8 +357,9 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
         _, is_leaf = self._stack.pop()
-        if is_leaf and isinstance(output, torch.Tensor):
-            self._add_layer(self._paths.get(id(module), ""), type(module).__name__, output)
+        made = list(tensors_among(tree_leaves(output)))
+        if is_leaf and made:
+            self._add_layer(self._paths.get(id(module), ""), type(module).__name__, made)
 
     def _see_function(self, func: Any, results: Sequence[Any]) -> None:
         """A function between the modules. Not views, and not autocast's conversions."""
@@ -326,11 +367,19 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
             return
         name = func._schema.name.partition("::")[2]
         path = list(self._modules)[self._stack[-1][0]]
-        self._add_layer(f"{path}.{name}" if path else name, name, results[0])
+        self._add_layer(f"{path}.{name}" if path else name, name, list(tensors_among(results)))
 
-    def _add_layer(self, name: str, kind: str, output: torch.Tensor) -> None:
-        size = output.numel() * output.element_size()
-        self._layers.append(LayerOutput(name, kind, tuple(output.shape), size, len(self._events)))
+    def _add_layer(self, name: str, kind: str, made: Sequence[torch.Tensor]) -> None:
+        """`made`: its outputs; the first one's shape stands for all."""
+        size = sum(one.numel() * one.element_size() for one in made)
+        self._layers.append(LayerOutput(name, kind, tuple(made[0].shape), size, len(self._events)))
+
+
+def _comes_whole(operator: Any) -> bool:
+    """Check if it is made of others, as many are in inference, where autograd does not take them apart."""
+    if operator.namespace != "aten" or operator in WHOLE:
+        return False
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"))
 
 
 def _gradients(workload: ModelWorkload) -> list[torch.Tensor]:

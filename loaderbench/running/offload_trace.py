@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
 
 from loaderbench.cases.case import Mode, Step
 from loaderbench.offloading.storages import SameValues, SavedView, does_no_work, is_plain, storage_key, written_by
@@ -28,7 +27,7 @@ from loaderbench.recording.model_offload import (
     SavedEvent,
     SavedTrace,
 )
-from loaderbench.running.layers import FlopCount
+from loaderbench.running.flops import flops_of
 from loaderbench.running.memory_trace import (
     ACTIVATIONS,
     FORWARD,
@@ -64,19 +63,6 @@ def saved_trace(step: Step, seed: int, *, on_accelerator: bool, device: str = "c
         tracer.probe()
     unchecked_on = None if on_accelerator else unchecked_processor()
     return tracer.saved_trace(step.batch_size, time.perf_counter() - begun, unchecked_on)
-
-
-def flops_of(func: Any, args: Any, kwargs: Any, out: Any) -> int:
-    """Floating-point operations of one call on fake tensors, by PyTorch's formulas; 0 where it has none."""
-    formula = flop_registry.get(func._overloadpacket)
-    if formula is not None:
-        return int(formula(*args, **kwargs, out_val=out))
-    if func.namespace != "aten" or func.is_view or func._schema.is_mutable or not func._can_decompose():
-        return 0
-    counter = FlopCount()  # in inference composite operators arrive whole
-    with counter:
-        func.decompose(*args, **kwargs)
-    return counter.total
 
 
 class _Saved:
@@ -119,8 +105,8 @@ class RowTracer(StepTracer):  # type: ignore[no-untyped-call]  # torch has no an
             yield
         self._num_rows = len(self._rows)
 
-    def probe(self) -> None:
-        super().probe()
+    def probe(self, *, small: bool = True) -> None:
+        super().probe(small=small)
         for allocation, _ in self._inner:  # given back before the operator returned: the row behind it
             row = self._born[allocation]
             assert [one[0] for one in self._rows[row : row + 2]] == [WHAT["allocate"], WHAT["release"]]
@@ -281,6 +267,7 @@ class InferTracer(RowTracer):  # type: ignore[no-untyped-call]
     """Traces every storage that operators read or write; a storage that is written becomes another saved one."""
 
     mode = "infer"
+    takes_apart = False  # the hooks see the operators that the model calls
 
     def stand(self, kind: int, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:

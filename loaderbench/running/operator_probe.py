@@ -8,9 +8,9 @@ them would take the time and the memory of the step.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._pytree import tree_leaves, tree_map
 
 from loaderbench.running.memory_events import events_of, marked
+from loaderbench.running.workspaces import unchecked_processor
 
 MOST_BYTES, MOST_PRODUCTS = 32 << 20, 100_000_000
 """Of an operator's tensors, and multiply-adds (some 4 ms of two cores): larger ones are not run."""
@@ -26,6 +27,19 @@ PROBED = frozenset({
     "aten.addmm.default", "aten.mm.default",
 })  # fmt: skip
 """Operators that may run in oneDNN."""
+
+
+FUSED = frozenset({"aten._transformer_encoder_layer_fwd.default", "aten._native_multi_head_attention.default"})
+"""Operators made of many, which keep their own results inside; there are no rules for these."""
+BATCHED = {
+    "aten._transformer_encoder_layer_fwd.default": 1, "aten._native_multi_head_attention.default": 3,
+    "aten.convolution.default": 1, "aten.conv2d.default": 1, "aten.convolution_backward.default": 2,
+}  # fmt: skip
+"""Operator → how many arguments have the batch as first dimension. They can be run at two small batches, and a line
+through both gives what they hold at any. It is done for fused ones, and on processors without checked rules."""
+BATCHES = (2, 4)
+MOST_LINE_PRODUCTS = 10 * MOST_PRODUCTS
+"""Multiply-adds of the larger of the two."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +62,49 @@ class OperatorCall:
     arguments: Any
     key: str
     """The same for calls that allocate the same."""
+    batch: int = 0
+    """Samples of a call that is run at smaller batches; 0: it is run as it is."""
 
     @classmethod
     def of(cls, operator: Any, arguments: Sequence[Any], keywords: Any, results: Sequence[Any]) -> OperatorCall | None:
         """None where it is not to be run."""
-        if str(operator) not in PROBED:
-            return None
-        tensors = [one for one in tree_leaves((arguments, keywords, list(results))) if isinstance(one, torch.Tensor)]
-        num_bytes = sum(one.numel() * one.element_size() for one in tensors)
-        if num_bytes > MOST_BYTES or _products(str(operator), arguments, results) > MOST_PRODUCTS:
+        name = str(operator)
+        if name not in PROBED | FUSED or (name in FUSED and arguments[0].is_nested):
             return None
         given = tree_map(_described, (tuple(arguments), dict(keywords)))
-        return cls(operator, given, f"{operator} {given}")
+        call = cls(operator, given, f"{operator} {given}")
+        if name in FUSED:
+            return replace(call, batch=int(arguments[0].shape[0]))
+        tensors = [one for one in tree_leaves((arguments, keywords, list(results))) if isinstance(one, torch.Tensor)]
+        num_bytes = sum(one.numel() * one.element_size() for one in tensors)
+        products = _products(name, arguments, results)
+        if num_bytes <= MOST_BYTES and products <= MOST_PRODUCTS:
+            return call
+        batch = int(arguments[0].shape[0])
+        small_enough = products * BATCHES[-1] <= MOST_LINE_PRODUCTS * batch
+        if name in BATCHED and batch > BATCHES[-1] and small_enough and unchecked_processor() is not None:
+            return replace(call, batch=batch)
+        return None
+
+    def parts(self) -> list[OperatorCall]:
+        """The calls that are run: at two smaller batches for a line, or itself."""
+        return [self] if self.batch <= BATCHES[-1] else [self._at(batch) for batch in BATCHES]
+
+    def held_bytes(self, held: Mapping[str, int]) -> int | None:
+        """What it holds, by what its parts hold; None if one of them failed."""
+        found = [held.get(one.key) for one in self.parts()]
+        if None in found:
+            return None
+        few, *more = (one for one in found if one is not None)
+        slope = (more[0] - few) / (BATCHES[1] - BATCHES[0]) if more else 0.0
+        return round(few + slope * (self.batch - BATCHES[0]))
+
+    def _at(self, batch: int) -> OperatorCall:
+        arguments, keywords = self.arguments
+        count = BATCHED[str(self.operator)]
+        smaller = [replace(one, sizes=(batch, *one.sizes[1:])) for one in arguments[:count]]
+        given = (*smaller, *arguments[count:]), keywords
+        return OperatorCall(self.operator, given, f"{self.operator} {given}", batch)
 
     def run(self) -> int:
         """Run it twice, the second time marked by its key; returns the bytes of its results. Raises RuntimeError."""
@@ -90,13 +135,15 @@ def probe(calls: Iterable[OperatorCall]) -> dict[str, int]:
 
     Each is run twice, and the second time counts: the first sets up what oneDNN keeps.
     """
+    calls = list(calls)
     results: dict[str, int] = {}
     with torch.no_grad(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        for call in {one.key: one for one in calls}.values():
+        for call in {part.key: part for one in calls for part in one.parts()}.values():
             with suppress(RuntimeError):
                 results[call.key] = call.run()
     events = events_of(profiler)
-    return {
+    held = {
         key: max(events.peak_bytes(key) - events.live_before(key) - result_bytes, 0)
         for key, result_bytes in results.items()
     }
+    return {one.key: found for one in calls if (found := one.held_bytes(held)) is not None}

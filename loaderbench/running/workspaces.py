@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from loaderbench.running.recurrent import LAYER, LAYER_BACKWARD, backward_bytes, forward_bytes
+
 ONEDNN_INPUT = 20480
 """Values of a single image's input up to which fp32 convolutions without groups and with small kernels are not given to
 oneDNN (aten/src/ATen/native/Convolution.cpp, use_mkldnn)."""
@@ -74,7 +76,8 @@ def workspace_bytes(operator: str, arguments: Sequence[Any], results: Sequence[A
     Others unfold the image into columns (aten/src/ATen/native/ConvolutionMM2d.cpp), except for 1x1 kernels. Max pooling
     in inference makes indices that nobody asked for (aten/src/ATen/native/Pooling.cpp, max_pool2d). The backward pass
     of batch norm allocates the images' gradient, and once more where images and gradient lie in one order, before it
-    lets go of the first (aten/src/ATen/native/Normalization.cpp, batch_norm_backward_cpu_template).
+    lets go of the first (aten/src/ATen/native/Normalization.cpp, batch_norm_backward_cpu_template). Recurrent layers of
+    oneDNN are run once on short sequences (running/recurrent.py).
     """
     if operator in ("aten.convolution.default", "aten.conv2d.default"):
         images, weight = arguments[0], arguments[1]
@@ -92,6 +95,10 @@ def workspace_bytes(operator: str, arguments: Sequence[Any], results: Sequence[A
         blocked, dense = _gradient_bytes(weight, images, groups), _bytes_of(results[1])
         summed = 2 * blocked if weight.dtype == torch.bfloat16 else 0
         return blocked + max(dense, summed - dense)
+    if operator == str(LAYER):
+        return forward_bytes(arguments).forward
+    if operator == str(LAYER_BACKWARD):
+        return backward_bytes(arguments)
     if operator == "aten.max_pool2d.default":
         return int(results[0].numel()) * INDEX_BYTES
     if operator == "aten.native_batch_norm_backward.default":

@@ -47,7 +47,7 @@ def test_a_verified_gain_is_an_entry_with_the_prediction_s_interval() -> None:
     (entry,) = entries_of_run(record)
     assert (entry.kind, entry.source_id, entry.at) == ("gain", "run", "2026-03-01T12:00:00+00:00")
     assert (entry.predicted, entry.low, entry.high, entry.measured, entry.unit) == (1.6, 1.44, 1.76, 2.0, "ratio")
-    assert entry.error_fraction == pytest.approx(0.25) and entry.held is False
+    assert entry.error_fraction == pytest.approx(-0.2) and entry.held is False
     assert entry.what.endswith(": --workers 4") and entry.environment == record.environment
 
 
@@ -81,7 +81,7 @@ def test_memory_is_the_peak_of_live_memory_of_each_batch() -> None:
     )
     (entry,) = entries_of_study(study)
     assert (entry.kind, entry.predicted, entry.measured) == ("memory", 100 * MIB, 125 * MIB)
-    assert entry.error_fraction == pytest.approx(0.25) and entry.held is None and entry.unit == "bytes"
+    assert entry.error_fraction == pytest.approx(-0.2) and entry.held is None and entry.unit == "bytes"
     assert entry.what == "resnet18 train sgd fp32 64 px, batch 1 on cpu"
 
 
@@ -169,9 +169,9 @@ def test_an_epoch_that_says_nothing_of_the_forecast_is_no_entry() -> None:
 
 def test_a_score_is_medians_and_a_share_of_intervals() -> None:
     entries = [
-        make_entry("gain", 1.0, 1.1, low=0.9, high=1.2),  # +10 %, held
-        make_entry("gain", 2.0, 1.0, low=1.8, high=2.2),  # −50 %
-        make_entry("gain", 4.0, 4.8, low=None, high=None),  # +20 %
+        make_entry("gain", 1.1, 1.0, low=0.9, high=1.2),  # +10 %, held
+        make_entry("gain", 1.0, 2.0, low=0.9, high=1.1),  # −50 %
+        make_entry("gain", 4.8, 4.0, low=None, high=None),  # +20 %
         make_entry("split", 1.0, 1.5),
     ]
     found = score(entries)
@@ -186,7 +186,7 @@ def test_a_score_is_medians_and_a_share_of_intervals() -> None:
 
 
 def test_the_ninety_percent_value_lies_between_the_two_nearest_errors() -> None:
-    entries = [make_entry("memory", 100.0, 100.0 + number, "bytes") for number in range(1, 11)]  # 1 to 10 %
+    entries = [make_entry("memory", 100.0 + number, 100.0, "bytes") for number in range(1, 11)]  # 1 to 10 %
     assert score(entries[:9])["memory"].p90_error_fraction is None
     # the tenth of 10 is at 1.0, the ninth at 8/9: 0.9 is a tenth of the way from 9 to 10 %
     assert score(entries)["memory"].p90_error_fraction == pytest.approx(0.091)

@@ -82,7 +82,7 @@ def test_lines_that_cannot_be_narrower_are_cut_as_rich_does_it(width: int) -> No
 @pytest.mark.parametrize("width", [28, 45, 80, 160])
 def test_colours_change_no_letter_of_the_list(width: int) -> None:
     stream = io.StringIO()
-    print_list(ODD, Console(file=stream, width=width, force_terminal=True, color_system="standard", no_color=False))
+    print_list(ODD, Console(file=stream, width=width, force_terminal=True, color_system="256", no_color=False))
     text = Text.from_ansi(stream.getvalue())
     assert text.plain.splitlines() == listed(ODD, width=width).splitlines()
     coloured = {text.plain[span.start : span.end].strip(): str(span.style) for span in text.spans}

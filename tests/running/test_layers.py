@@ -19,11 +19,11 @@ from loaderbench.devices.cpu import CpuDevice
 from loaderbench.errors import ConfigError
 from loaderbench.loaders.base import Batch
 from loaderbench.recording.model_layers import PARTS, CallFacts
+from loaderbench.running.flops import FlopCount
 from loaderbench.running.layers import (
     MOST_CALLS,
     NUM_BLOCKS,
     Discovery,
-    FlopCount,
     Found,
     Iteration,
     Stopwatch,

@@ -101,6 +101,33 @@ def test_the_smallest_steps_are_predicted_too(
     assert abs(predicted / found.peak_live_bytes - 1) <= 0.002
 
 
+@pytest.mark.parametrize("mode", ["train", "infer"])
+@pytest.mark.parametrize("name", ["lstm", "lstm_both", "gru", "encoder", "products"])
+@pytest.mark.parametrize("batch", [3, 16])
+def test_recurrent_and_fused_layers_and_products_are_predicted(batch: int, name: str, mode: Mode) -> None:
+    """Their workspaces and inner results were missing: a prediction of 7 MiB where an LSTM needs 44."""
+    model = f"tests.running.recurrent_models:{name}"
+    asked = Step(model, mode, "fp32", "cpu", batch, 64, optimizer="sgd", channels=1)
+    predicted, found = peak_bytes(trace_step(asked, 0, on_accelerator=False)), measured(asked)
+    assert found.peak_live_bytes is not None
+    assert abs(predicted / found.peak_live_bytes - 1) <= 0.02
+
+
+def test_the_recurrent_layers_of_an_accelerator_are_not_predicted() -> None:
+    model = "tests.running.recurrent_models:lstm"
+    asked = Step(model, "train", "fp32", "cpu", 4, 64, optimizer="sgd", channels=1)
+    with pytest.raises(UnavailableError, match="only its library knows"):
+        trace_step(asked, 0, on_accelerator=True)
+
+
+def test_a_module_that_returns_several_tensors_is_a_layer() -> None:
+    model = "tests.running.recurrent_models:lstm"
+    asked = Step(model, "train", "fp32", "cpu", 4, 64, optimizer="sgd", channels=1)
+    layers = {one.name: one for one in trace_step(asked, 0, on_accelerator=False).layers}
+    assert layers["rnn"].shape == (4, 64, 128)
+    assert layers["rnn"].bytes == 4 * (4 * 64 * 128 + 2 * 2 * 4 * 128)  # with both layers' two states
+
+
 def test_traces_for_a_line_are_not_probed_and_line_up_with_those_that_are() -> None:
     asked = step("lenet", 2, precision="amp-bf16")
     probed, by_rules = (trace_step(asked, 0, on_accelerator=False, probed=one) for one in (True, False))

@@ -1,0 +1,126 @@
+"""What oneDNN's recurrent layers hold: their workspace, which lives until the backward pass, and what they give back.
+
+Its size is oneDNN's own, and fake tensors have none. So the layer is run once on two short sequences of the same widths
+and batch, and a line through both gives the size for any length.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import _disable_current_modes
+
+from loaderbench.running.memory_events import events_of, marked
+
+LAYER = torch.ops.aten.mkldnn_rnn_layer.default
+LAYER_BACKWARD = torch.ops.aten.mkldnn_rnn_layer_backward.default
+LENGTHS = (8, 16)
+"""Positions of the sequences that are run. From four on, workspaces of one to sixteen positions lie on a line: aligned
+parts of shorter ones do not."""
+FORWARD, BACKWARD = "recurrent forward", "recurrent backward"
+
+
+@dataclass(frozen=True)
+class RecurrentBytes:
+    """Bytes of one layer and direction."""
+
+    workspace: int
+    """From the forward pass until the backward pass is done; 0 without gradients."""
+    forward: int
+    """Given back when the forward pass returns."""
+    backward: int
+    """Given back when the backward pass returns; 0 without gradients."""
+
+
+def forward_bytes(arguments: Sequence[Any]) -> RecurrentBytes:
+    """Find what a layer holds in the forward pass. `arguments`: those of `LAYER`, with fake tensors."""
+    gradient = _Shape((), (), arguments[0].dtype) if torch.is_grad_enabled() else None
+    return _bytes(_shapes_of(arguments), gradient)
+
+
+def backward_bytes(arguments: Sequence[Any]) -> int:
+    """Find what a layer gives back when its backward pass returns. `arguments`: those of `LAYER_BACKWARD`."""
+    reverse, mode, hidden, layers, biases, train, bidirectional, batch_sizes, batch_first = arguments[13:22]
+    settings = reverse, batch_sizes, mode, hidden, layers, biases, bidirectional, batch_first, train
+    return _bytes(_shapes_of((*arguments[:7], *settings)), _shape_of(arguments[10])).backward
+
+
+@functools.cache
+def _bytes(given: tuple[Any, ...], gradient: _Shape | None) -> RecurrentBytes:
+    """`gradient`: of the layer's output, for the order of its dimensions; None: there is no backward pass."""
+    length = given[0].sizes[0]
+    with _disable_current_modes():
+        if length <= LENGTHS[0]:
+            return _run(length, given, gradient)
+        short, longer = (_run(one, given, gradient) for one in LENGTHS)
+    more = (length - LENGTHS[0]) / (LENGTHS[1] - LENGTHS[0])
+    return RecurrentBytes(*(
+        round(getattr(short, name) + more * (getattr(longer, name) - getattr(short, name)))
+        for name in ("workspace", "forward", "backward")
+    ))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A tensor to be made. One whose dimensions lie in memory in another order is copied inside the layer."""
+
+    sizes: tuple[int, ...]
+    order: tuple[int, ...]
+    """Its dimensions, the outermost in memory first."""
+    dtype: torch.dtype
+
+    def made(self) -> torch.Tensor:
+        laid = torch.zeros([self.sizes[one] for one in self.order], dtype=self.dtype)
+        return laid.permute([self.order.index(one) for one in range(len(self.sizes))])
+
+
+def _shapes_of(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(_shape_of(one) for one in arguments)
+
+
+def _shape_of(one: Any) -> Any:
+    if isinstance(one, torch.Tensor):
+        strides = one.stride()
+        order = sorted(range(one.dim()), key=lambda dim: -strides[dim])
+        return _Shape(tuple(one.shape), tuple(order), one.dtype)
+    return tuple(one) if isinstance(one, list) else one
+
+
+def _run(length: int, given: Sequence[Any], gradient: _Shape | None) -> RecurrentBytes:
+    """Run the layer forward and backward, twice: the first time sets up what oneDNN keeps."""
+    shape, *rest = given
+    sequence = replace(shape, sizes=(length, *shape.sizes[1:])).made()
+    arguments = [one.made() if isinstance(one, _Shape) else one for one in rest]
+    backward: Sequence[Any] = ()
+    with torch.no_grad(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        for turn in range(2):
+            with marked(f"{FORWARD} {turn}"), torch.set_grad_enabled(gradient is not None):  # makes the workspace
+                forward = LAYER(sequence, *arguments)
+            if gradient is not None:
+                output, hidden, cell, workspace = forward
+                of_output = replace(gradient, sizes=tuple(output.shape), order=gradient.order or (0, 1, 2)).made()
+                gradients = [of_output, torch.zeros_like(hidden), torch.zeros_like(cell)]
+                with marked(f"{BACKWARD} {turn}"):
+                    backward = LAYER_BACKWARD(
+                        sequence, *arguments[:6], output, hidden, cell, *gradients, *_settings(arguments), workspace
+                    )
+    events = events_of(profiler)
+
+    def held(mark: str, results: Sequence[Any]) -> int:
+        given_out = sum(one.untyped_storage().nbytes() for one in results if one is not None)
+        return max(0, events.peak_bytes(f"{mark} 1") - events.live_before(f"{mark} 1") - int(given_out))
+
+    if gradient is None:
+        return RecurrentBytes(0, held(FORWARD, forward), 0)
+    return RecurrentBytes(workspace.untyped_storage().nbytes(), held(FORWARD, forward), held(BACKWARD, backward))
+
+
+def _settings(arguments: Sequence[Any]) -> Sequence[Any]:
+    """Those of the backward pass, from those of the forward pass, which has them in another order."""
+    reverse, batch_sizes, mode, hidden, layers, biases, bidirectional, batch_first, train = arguments[6:15]
+    return reverse, mode, hidden, layers, biases, train, bidirectional, batch_sizes, batch_first
