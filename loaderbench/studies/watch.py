@@ -58,6 +58,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+UNTOLD_S = 0.05
+"""Processor time of the sampling process beyond what it has told: it counts as a child's where all orphans of a
+container go to the script."""
+
 
 class ScriptWatch:
     """One script, from its start to its end."""
@@ -113,7 +117,10 @@ class ScriptWatch:
         assert self.watcher is not None
         if self._failed is not None:
             return ended_early(self.watcher, self._failed, is_judged=False)
-        started = children_cpu_s() > self._children_cpu_s or bool(psutil.Process().children())
+        sampling = self.watcher.sampling
+        own, own_s = (None, 0.0) if sampling is None else (sampling.pid, sampling.cpu_s + UNTOLD_S)
+        children = [one for one in psutil.Process().children() if one.pid != own]
+        started = children_cpu_s() > self._children_cpu_s + own_s or bool(children)
         return nothing_seen(self.watcher, started_processes=started)
 
     def run(self) -> object:

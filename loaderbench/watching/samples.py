@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from loaderbench.forks import wait_for
 from loaderbench.neutral import FOLDER
 from loaderbench.originals import os
 from loaderbench.recording.thread_samples import Place, SampledThread, SampleRows, State, ThreadSamples
@@ -38,7 +39,7 @@ class Sampling:
         self._owner = os.getpid()
         self._found: Kept | None = None
         self._asks: Kept | None = None
-        self._reader = 0
+        self._reader = -1
         self._consumer: int | None = None
         try:
             self._start()
@@ -83,15 +84,22 @@ class Sampling:
         """Let the sampling process read this one's memory, where the kernel asks for that."""
         if not os.path.exists("/proc/sys/kernel/yama/ptrace_scope"):
             return
-        if not self._reader:
-            self._reader = next((int(line[2:]) for line in self._lines() if line.startswith("i ")), 0)
         with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(PR_SET_PTRACER, self._reader, 0, 0, 0)
+            ctypes.CDLL(None).prctl(PR_SET_PTRACER, self.pid, 0, 0, 0)
+
+    @property
+    def pid(self) -> int:
+        """Of the sampling process; -1 where it is not known."""
+        if self._reader < 0:
+            self._reader = next((int(line[2:]) for line in self._lines() if line.startswith("i ")), -1)
+        return self._reader
 
     def close(self) -> None:
         """The script has ended."""
         if os.getpid() == self._owner:
             self._tell("end")
+            if self.pid > 0:
+                wait_for(self.pid)  # of a script that all orphans go to, as the first process of a container
 
     def samples(self, loader: int) -> ThreadSamples | None:
         """So far: of the script's threads and of one loader's workers. None where there are none."""
