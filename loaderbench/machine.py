@@ -42,8 +42,8 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _cgroup_folders(controller: str, root: Path) -> Iterator[Path]:
-    """The folders whose limits hold for this process, v2 first, from its own cgroup up to the mount's root.
+def _cgroup_folders(controller: str, root: Path, pid: int | str = "self") -> Iterator[Path]:
+    """The folders whose limits hold for a process, v2 first, from its own cgroup up to the mount's root.
 
     Formats: cgroups(7), /proc/PID/cgroup. In a container the file may name a path of the host that is
     not visible inside; what is mounted at the root is then the container's own cgroup.
@@ -54,7 +54,7 @@ def _cgroup_folders(controller: str, root: Path) -> Iterator[Path]:
         for entry in sorted((root / "sys/fs/cgroup").glob("*"))
         if controller in entry.name.split(",") and entry.is_dir()
     }
-    for line in (_text(root / "proc/self/cgroup") or "").splitlines():
+    for line in (_text(root / f"proc/{pid}/cgroup") or "").splitlines():
         hierarchy, controllers, path = line.split(":", 2)
         if hierarchy == "0":
             mounts = ["", "unified"]
@@ -82,9 +82,9 @@ class Quota(NamedTuple):
     """Seconds between renewals of the quota; 0.1 s by default."""
 
 
-def cpu_quota(root: Path = Path("/")) -> Quota | None:
-    """The tightest cgroup quota that holds for this process; None without one."""
-    quotas = [found for folder in _cgroup_folders("cpu", root) if (found := _quota_in(folder)) is not None]
+def cpu_quota(root: Path = Path("/"), pid: int | str = "self") -> Quota | None:
+    """The tightest cgroup quota that holds for a process; None without one."""
+    quotas = [found for folder in _cgroup_folders("cpu", root, pid) if (found := _quota_in(folder)) is not None]
     return min(quotas, default=None)
 
 
@@ -99,11 +99,11 @@ def _quota_in(folder: Path) -> Quota | None:
     return None
 
 
-def quota_counters(root: Path = Path("/")) -> list[Path]:
-    """The `cpu.stat` of each cgroup whose CPU quota holds for this process; empty without a quota."""
+def quota_counters(root: Path = Path("/"), pid: int | str = "self") -> list[Path]:
+    """The `cpu.stat` of each cgroup whose CPU quota holds for a process; empty without a quota."""
     return [
         folder / "cpu.stat"
-        for folder in _cgroup_folders("cpu", root)
+        for folder in _cgroup_folders("cpu", root, pid)
         if _quota_in(folder) is not None and (folder / "cpu.stat").exists()
     ]
 

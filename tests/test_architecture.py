@@ -27,8 +27,10 @@ ONE_WAY = ("errors", "plain", "printable", "cases", "findings", "recording", "pi
 """Each may use those before it, stdlib and numpy, and nothing else; the pipeline what READINGS say, too."""
 READINGS = {f"loaderbench.analysis.{name}" for name in ("latency", "processors", "statistics", "storage")}
 """What single facts say, before anything is made of them."""
-LIGHT = (*ONE_WAY, "reporting", "studies", "commands", "plugins", "interrupts", "__main__")
+LIGHT = (*ONE_WAY, "reporting", "studies", "commands", "plugins", "interrupts", "attach", "__main__")
 """Rooms that never name torch."""
+PURE = ("facts", "judge")
+"""Files of a capability's own folder that only store and conclude, as the rooms ONE_WAY do."""
 DEVICE_KINDS = {"cpu", "cpu:", "cuda", "cuda:", "xpu", "xpu:", "emulated", "emulated:"}
 DEVICE_CLASSES = {"CpuDevice", "CudaDevice", "XpuDevice", "StreamDevice", "EmulatedDevice"}
 OWN_STRINGS = {
@@ -108,6 +110,14 @@ def test_facts_and_conclusions_know_only_what_comes_before_them(module: str) -> 
     for name in imports(MODULES[module], late=True):
         is_reading = room(module) == "pipeline" and name in READINGS
         assert is_reading or room(name) in allowed, f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("module", [f"loaderbench.attach.{name}" for name in PURE])
+def test_a_capabilitys_facts_and_judge_are_pure(module: str) -> None:
+    allowed = {*ONE_WAY, "numpy", *sys.stdlib_module_names}
+    for name in imports(MODULES[module], late=True):
+        is_own = name in {f"loaderbench.attach.{one}" for one in PURE}
+        assert is_own or room(name) in allowed, f"{module} imports {name}"
 
 
 @pytest.mark.parametrize("module", sorted(READINGS))
@@ -333,7 +343,7 @@ LEVELS = (
     {"integrations"},
     {"doctor"},
     {"selftest"},
-    {"commands"},
+    {"commands", "attach"},
     {"__main__"},
 )
 """Bottom first. A room may use those of its own level and below."""

@@ -39,6 +39,7 @@ BASE: dict[str, list[str]] = {
     "precision": ["--device", "cpu"],
     "forecast": ["latest"],
     "whatif": ["latest", "--workers", "2"],
+    "attach": ["--all"],
     "capacity": ["set/96", "--batch-size", "1"],
     "install": ["pillow-simd"],
     "doctor": [],
@@ -55,7 +56,7 @@ BASE: dict[str, list[str]] = {
     "model io": ["resnet18"],
 }
 """Command → arguments that are right, or as right as they can be in an empty store."""
-NOT_RUN = {"install", "doctor", "watch", "dataset make", "dataset derive", "dataset convert"}
+NOT_RUN = {"install", "doctor", "watch", "attach", "dataset make", "dataset derive", "dataset convert"}
 """Their right command lines do the work at once: they are not run here with right values."""
 FREE = {"--tag", "--results", "--json", "--out", "--csv", "--save-profile", "--only", "--checkpoint-to"}
 """They take any text, or are looked at once something is found in the store."""

@@ -26,6 +26,7 @@ ABOUT = {
     "Notes of a comparison": "What `loaderbench compare` skipped or changed.",
     "Limits of a capacity study": "`caveats` in the findings of `loaderbench capacity`.",
     "What a what-if assumes": "`assumed` in the findings of `loaderbench whatif`, which hold the sentence.",
+    "What attach says of a job": "Sentences of the findings of `loaderbench attach`.",
     "Why a figure is missing": "`missing` of a study, and `no_...` fields: these hold the sentence, not the code.",
 }
 """Section → what it is about."""

@@ -17,6 +17,7 @@ from typing import Any, cast
 from loaderbench.cases.case import flags, loader_arguments
 from loaderbench.findings import figures
 from loaderbench.findings.advice import ADVICE, NOT_VERIFIED, WATCHED_ADVICE
+from loaderbench.findings.attach import ATTACH
 from loaderbench.findings.caveats import CAVEATS
 from loaderbench.findings.missing import (
     CAPACITY_LIMITS,
@@ -45,6 +46,7 @@ SECTIONS: Mapping[str, tuple[Row, ...]] = {
     "Notes of a comparison": COMPARISON_NOTES,
     "Limits of a capacity study": CAPACITY_LIMITS,
     "What a what-if assumes": WHATIF_ASSUMED,
+    "What attach says of a job": ATTACH,
     "Why a figure is missing": (
         *RUN_MISSING,
         *WATCHED_MISSING,

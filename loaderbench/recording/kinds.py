@@ -104,6 +104,10 @@ KINDS: Mapping[str, Kind] = {
         "reporting.whatif:ShownWhatif",
         ("whatif", "commands.whatif:whatif"),
     ),
+    "attach": Kind(
+        "attach.facts:AttachFacts", "attach.facts:Attach", "attach.judge:judge", "attach.shown:ShownAttach",
+        ("attach", "attach.command:attach"),
+    ),
     "capacity": Kind(
         "recording.capacity:CapacityFacts", "recording.capacity:Capacity", "analysis.capacity:capacity_of",
         "reporting.capacity:ShownCapacity",

@@ -238,7 +238,7 @@ def tree_io(root_pid: int, name: str) -> int | None:
             while waiting:
                 pid = waiting.pop()
                 total += parse_io(_read_file(f"/proc/{pid}/io"))[name]
-                waiting += of_all.get(pid, []) if of_all is not None else _children_of(pid)
+                waiting += of_all.get(pid, []) if of_all is not None else children_of(pid)
             return total
         except (FileNotFoundError, ProcessLookupError):
             continue
@@ -305,7 +305,8 @@ def _tells_children() -> bool:
     return Path("/proc/thread-self/children").exists()
 
 
-def _children_of(pid: int) -> list[int]:
+def children_of(pid: int) -> list[int]:
+    """The pids of a process's children now, on kernels that tell them (CONFIG_PROC_CHILDREN)."""
     children: list[int] = []
     for thread in os.listdir(f"/proc/{pid}/task"):
         try:

@@ -20,7 +20,7 @@ from loaderbench.watching.within import is_own
 OURS = f"{Path(__file__).parents[1]}{os.sep}"
 MOST_CALLERS = 8
 LOADER = f"torch{os.sep}utils{os.sep}data{os.sep}"
-_OF_LOADER = {
+OF_LOADER = {
     "_BaseDataLoaderIter._next_index": "sampler",
     "_MultiProcessingDataLoaderIter._try_put_index": "send_indices",
     "_MultiProcessingDataLoaderIter._try_get_data": "queue",
@@ -102,8 +102,8 @@ def _part_of(frames: Sequence[Frame]) -> tuple[str, list[Frame], bool]:
     loop = next((at for at, frame in enumerate(frames) if frame.function == "_worker_loop"), len(frames))
     at_start = any(frame.function in _STARTS and LOADER in frame.file for frame in frames[:loop])
     for frame in frames:
-        if LOADER in frame.file and frame.function in _OF_LOADER:
-            part = _OF_LOADER[frame.function]
+        if LOADER in frame.file and frame.function in OF_LOADER:
+            part = OF_LOADER[frame.function]
             return _finer(part, inside, frames), inside, at_start
         if LOADER in frame.file and "collate" in frame.file:
             return "collate", [*inside, frame], at_start

@@ -19,7 +19,7 @@ from loaderbench.images.filesystem import storage_behind
 from loaderbench.samplers import process_io
 from loaderbench.samplers.process_io import (
     ProcessTreeSampler,
-    _children_of,
+    children_of,
     parse_io,
     parse_pss,
     parse_schedstat,
@@ -242,7 +242,7 @@ def test_more_children_than_a_page_lists_are_all_found() -> None:
     """
     with running(script) as process:
         hear(process, "up")
-        assert len(_children_of(process.pid)) == 1100
+        assert len(children_of(process.pid)) == 1100
 
 
 def test_grandchildren_are_found_with_and_without_the_kernels_child_lists() -> None:

@@ -141,8 +141,8 @@ COMMANDS = [*tree(typer.main.get_command(app.app))]
 
 
 GROUPS = [line for line in COMMANDS if any(one[:-1] == line for one in COMMANDS if one)]
-LOOKS_AT_THE_MACHINE = ("doctor",)
-"""Typed alone, it says what this machine has; `doctor/made-up` shows another."""
+LOOKS_AT_THE_MACHINE = (("doctor",), ("attach",))
+"""Typed alone, they say what this machine has and runs; `doctor/made-up` shows another."""
 
 
 def _of(folder: str, *line: str) -> tuple[str, ...]:
@@ -155,7 +155,7 @@ def _helps() -> Iterator[Kept]:
     yield Screen("help/version", ("--version",))
     for line in GROUPS:
         yield Screen(f"alone/{'-'.join(line) or 'loaderbench'}", line, EVERY)
-    yield Refusals(tuple(line for line in COMMANDS if line not in (*GROUPS, LOOKS_AT_THE_MACHINE)))
+    yield Refusals(tuple(line for line in COMMANDS if line not in (*GROUPS, *LOOKS_AT_THE_MACHINE)))
 
 
 def _shown() -> Iterator[Kept]:

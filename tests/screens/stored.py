@@ -15,6 +15,7 @@ from pictures import write_tree
 
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.studies import judge
+from loaderbench.cases.options import Price
 from loaderbench.recording.caveats import Reason
 from loaderbench.recording.facts import SCHEMA, Failure, ImageFailure, Run, WatchedApplied, WatchedSeconds
 from loaderbench.recording.forecast import Memory
@@ -52,6 +53,7 @@ from tests.analysis import test_memory as memories
 from tests.analysis import test_ranks as ranks
 from tests.analysis import test_sizing as sizes
 from tests.analysis.test_trace_gaps import EVENTS
+from tests.attach_facts import QUIET, attached, job
 from tests.capacity_facts import au_look, capacity_facts, of_storage
 from tests.convert_schema1 import convert
 from tests.made import CASE, make_case, make_device, make_environment
@@ -342,6 +344,24 @@ WHATIFS = {
     ),
 }  # fmt: skip
 
+READS = [("file", "nfs_wait", 0.040), ("running", "", 0.004)]
+SLEEPS = [("sleep", "", 0.010)]
+SLOW = job(READS, SLEEPS, part={"running": "step"})
+FED = job([("running", "", 0.004)], [("sleep", "", 0.03)], pid=4343, command="python other.py", rank=1, world=2)
+STUCK = job(
+    [], [("file", "rpc_wait_bit_killable", 1.0)], workers=0, uses=QUIET, consumer_waited_s=431.0, pid=4444,
+    command="python stuck.py",
+)  # fmt: skip
+ATTACHED: Mapping[str, StudyFacts] = {
+    "attach": attached(SLOW, price=Price(2.5, "$", True)),
+    "attach-all": attached(
+        replace(SLOW, rank=0, world=2), FED, STUCK, asked="all jobs", price=Price(2.5, "$", True),
+        refused=("PID 4545: Permission denied",),
+    ),
+    "attach-stuck": attached(STUCK, asked="PID 4444"),
+    "attach-few": attached(job(READS, SLEEPS, looks=20), interrupted=True),
+}  # fmt: skip
+
 OF_KIND: Mapping[StudyKind, Mapping[str, StudyFacts]] = {
     "capacity": CAPACITIES,
     "model_offload": OFFLOADS,
@@ -355,6 +375,7 @@ OF_KIND: Mapping[StudyKind, Mapping[str, StudyFacts]] = {
     "model_io": {name: one for name, one in MODELS.items() if name.startswith("io")},
     "precision": {name: one for name, one in MODELS.items() if name.startswith("precision")},
     "whatif": WHATIFS,
+    "attach": ATTACHED,
 }
 """Kind → name → facts of a study without runs; the first of each kind is the plain one."""
 
@@ -557,9 +578,18 @@ def make_runs(root: Path) -> None:
 OF_RUNS: Mapping[StudyKind, Sequence[str]] = {
     "sweep": ("sweep",), "tune": ("tune",), "selftest": ("selftest",), "compare": ("compare",),
 }  # fmt: skip
+LATER: Sequence[StudyKind] = ("attach",)
+"""Kinds that came after those with runs: their days change no other's."""
 STUDY_IDS = {
     name: f"202601{day:02d}-0304{number:02d}-000-{name}"
-    for day, named in enumerate([*OF_KIND.values(), *OF_RUNS.values()], 2)
+    for day, named in enumerate(
+        [
+            *(named for kind, named in OF_KIND.items() if kind not in LATER),
+            *OF_RUNS.values(),
+            *(OF_KIND[kind] for kind in LATER),
+        ],
+        2,
+    )
     for number, name in enumerate(named)
 }
 """Name → id. A kind has a day, so that a further study changes no other's."""
