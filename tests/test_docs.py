@@ -75,12 +75,12 @@ def test_what_the_readme_tells_to_type_exists() -> None:
     named -= {"torchrun"}
     of_model = {command.name for command in GROUPS["model"].registered_commands}
     assert len(named) > 20
-    assert named <= {*commands(), *GROUPS, *of_model, "attach"}
+    assert named <= {*commands(), *GROUPS, *of_model}
     targets = set(re.findall(r"^(\w+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
     asked = re.findall(r"^make (\w+)", README, re.MULTILINE)
     assert asked == ["bench", "test"] and set(asked) <= targets
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(re.findall(r"loaderbench\[(\w+)\]", README)) <= {*extras, "attach"}
+    assert set(re.findall(r"loaderbench\[(\w+)\]", README)) <= {*extras}
 
 
 def test_every_page_is_linked_and_every_link_leads_somewhere() -> None:

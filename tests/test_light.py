@@ -154,7 +154,7 @@ def test_every_command_is_light_or_names_its_extra() -> None:
         "whatif",
     }  # fmt: skip
     of_data_sets = {f"dataset {one.name}" for one in GROUPS["dataset"].registered_commands}
-    assert {*commands(), *of_data_sets} - listed - light <= {"attach", "dataset scan", "dataset convert"}
+    assert {*commands(), *of_data_sets} - listed - light <= {"dataset scan", "dataset convert"}
 
 
 def test_a_script_without_pytorch_is_told_where_to_install(results: Path) -> None:
@@ -232,7 +232,7 @@ def test_typed_alone_it_says_the_ways_in() -> None:
     assert done.stderr == "" and 8 <= len(lines) <= 11 and max(map(len, lines)) <= 80
     assert all(f"loaderbench {way}" in done.stdout for way in ("attach 4711", "watch train.py", "run photos"))
     named = set(re.findall(r"loaderbench ([a-z]+)", done.stdout)) - {"finds"}
-    assert named <= {*commands(), "attach"}
+    assert named <= {*commands()}
 
 
 def test_a_reader_that_stops_reading_is_no_error() -> None:

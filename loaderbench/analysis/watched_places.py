@@ -385,11 +385,9 @@ EXPLAINS = 0.5
 CONTENTION: Mapping[str, CauseDetail] = {
     "own threads": "own_threads", "workers": "workers", "neighbours": "neighbours", "quota": "quota", "steal": "steal",
 }  # fmt: skip
-
-
-OF_OTHERS, CLEAR = ("neighbours", "steal"), 1.3
-"""Who takes processors from outside of the script, and the gain from which on what the script does itself is named
-before them: it stays when they are gone."""
+OF_OTHERS = ("neighbours", "steal")
+"""Who takes processors from outside of the script. What the script does itself is named before them if it gains CLEAR
+or more: it stays when they are gone."""
 
 
 def named(verdict: Verdict, known: Named | None, held_up_by: str | None) -> Verdict:
