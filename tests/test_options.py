@@ -48,7 +48,7 @@ COMMANDS = dict(commands_of(typer.main.get_command(app.app)))
 def test_there_are_the_commands_that_are_known() -> None:
     assert set(COMMANDS) == {
         "run", "sweep", "tune", "compare", "list", "show", "ledger", "analyze", "trace", "gaps", "report", "rm",
-        "selftest", "precision", "forecast", "whatif", "attach", "capacity", "watch", "install", "doctor",
+        "selftest", "precision", "forecast", "whatif", "attach", "capacity", "watch", "demo", "install", "doctor",
         "dataset make", "dataset derive", "dataset convert", "dataset scan",
         "model layers", "model memory", "model fit", "model size", "model offload", "model split", "model io",
     }  # fmt: skip

@@ -11,10 +11,10 @@ WATCHED_MISSING = (
     Row("queue_not_readable", "this loader's queue cannot be read ({error})", examples=({"error": "no attribute"},)),
     Row(
         "shared_memory_small",
-        "batches may not fit into /dev/shm: those that are asked for at once need {needed:size}, and {free:size} of "
+        "batches may not fit into /dev/shm: those that are asked for at once need {needed:size}, and {left:size} of "
         "its {size:size} are free. A worker that finds none left is killed (bus error). Start the container with a "
         "larger --shm-size (or --ipc=host), or lower prefetch_factor, num_workers or the batch size",
-        examples=({"needed": 48e6, "free": 32e6, "size": 32e6},),
+        examples=({"needed": 48e6, "left": 32e6, "size": 32e6},),
     ),
     Row("queue_never_full", "its queue was not full after {patience_s:g} s", examples=({"patience_s": 2.0},)),
     Row("workers_unknown", "the iterated object does not report its workers"),

@@ -167,12 +167,13 @@ def _sections(record: RunRecord) -> dict[str, Lines]:
     codes = [one.code for one in record.caveats if one.severity != VERDICT]
     seen = record.watched
     applied = seen is not None and (seen.applied is not None or seen.not_applied is not None)
+    is_of_a_thread = seen is not None and seen.thread is not None  # then the first note says so
     return {
         "What to try next": _first_of(tried, 0, 2),
         TITLE: [(0, line) for line in price_lines(record)],
         SHARES_AT: _first_of([*leading_evidence(record), *told], 1, 3),
         "Where the script's time went": [] if seen is None else _first_of(time_lines(seen), 1 if applied else 0, 4),
-        "Also seen": _first_of(note_lines(record), 0 if applied else 3, 3),
+        "Also seen": _first_of(note_lines(record), 0 if applied or is_of_a_thread else 3, 3),
         "Caveats": [*((0, line) for line in [*worded[:1], *serious]), *((2, line) for line in codes_line(codes))],
     }
 

@@ -51,6 +51,7 @@ from loaderbench.watching.data_loader import noticed
 from loaderbench.watching.iterable import WatchedBatches, WatchedGenerator
 from loaderbench.watching.kept import Kept
 from loaderbench.watching.others import others_noticed
+from loaderbench.watching.samples import takes_orphans
 from loaderbench.watching.tracebacks import without_us
 from loaderbench.watching.watcher import Probes, Watcher
 
@@ -60,8 +61,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 UNTOLD_S = 0.05
-"""Processor time of the sampling process beyond what it has told: it counts as a child's where all orphans of a
-container go to the script."""
+"""Processor time of the sampling process beyond what it last reported, where it counts as a child's."""
 
 
 class ScriptWatch:
@@ -119,7 +119,8 @@ class ScriptWatch:
         if self._failed is not None:
             return ended_early(self.watcher, self._failed, is_judged=False)
         sampling = self.watcher.sampling
-        own, own_s = (None, 0.0) if sampling is None else (sampling.pid, sampling.cpu_s + UNTOLD_S)
+        own = None if sampling is None else sampling.pid
+        own_s = sampling.cpu_s + UNTOLD_S if sampling is not None and takes_orphans() else 0.0
         children = [one for one in psutil.Process().children() if one.pid != own]
         started = children_cpu_s() > self._children_cpu_s + own_s or bool(children)
         return nothing_seen(self.watcher, started_processes=started)

@@ -35,7 +35,7 @@ class Collector:
             return
         now = time.perf_counter_ns()
         if now - self._begun_ns >= LEAST_NS and len(self._rows) < MOST and os.getpid() == self._owner:
-            self._rows.append((self._begun_ns, now, info["generation"], self._place(sys._getframe(1))))
+            self._rows.append((self._begun_ns, now, info["generation"], self._place(sys._getframe().f_back)))
 
     def _place(self, frame: FrameType | None) -> int:
         """Where the script was, the innermost line of its own."""

@@ -65,5 +65,5 @@ def warn_of_shared_memory(shared_bytes: int, depth: int, room: tuple[int, int] |
     """
     if room is None or room_needed(shared_bytes, depth) <= room[1]:
         return
-    text = words("shared_memory_small", {"needed": room_needed(shared_bytes, depth), "free": room[1], "size": room[0]})
+    text = words("shared_memory_small", {"needed": room_needed(shared_bytes, depth), "left": room[1], "size": room[0]})
     os.write(2, f"loaderbench: {text}\n".encode())

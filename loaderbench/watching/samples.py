@@ -22,12 +22,20 @@ from loaderbench.recording.thread_samples import Place, SampledThread, SampleRow
 from loaderbench.watching.kept import Kept
 
 ROOT = str(Path(__file__).parents[2])
-PR_SET_PTRACER = 0x59616D61
+PR_SET_PTRACER, PR_GET_CHILD_SUBREAPER = 0x59616D61, 37
 """prctl(2)."""
 START_S = 10.0
 CHUNK_BYTES = 1 << 20
 BLOCK = 40
 """Samples of a thread whose counters are taken together: a second, at first."""
+
+
+def takes_orphans() -> bool:
+    """Check if orphaned processes become this one's children, as the sampling process then does (prctl(2))."""
+    value = ctypes.c_int(0)
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(value), 0, 0, 0)
+    return os.getpid() == 1 or value.value == 1
 
 
 class Sampling:
