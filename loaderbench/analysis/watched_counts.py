@@ -82,11 +82,14 @@ def _affinity(replays: Replays, seen: WatchedFacts) -> Iterator[Detail]:
     known, stages = seen.affinity, replays.fitted.real
     if known is None or known.allowed >= known.machine:
         return
-    more = known.machine / known.allowed
-    one, spared = stages.batches, stages.batches.queue * (1.0 - 1.0 / more)  # others share the processors, too
-    edited = Edited(replace(stages, processors=stages.processors * more).with_(prep=(one.prep - spared).clip(0)))
+    part, one = known.allowed / known.machine, stages.batches
+    now = replace(stages, processors=float(known.allowed))
+    then = replace(stages, processors=float(known.machine)).with_(
+        prep=one.prep - np.minimum(one.queue, one.prep) * (1.0 - part)
+    )  # others share them, too
     figures: dict[str, Json] = {"allowed": known.allowed, "cpus": known.machine}
-    yield _detail("contention", "affinity", _replayed(replays, replays.step_s(edited)), 0.0, figures)
+    gain = _replayed(replays, replays.step_s(Edited(then, against=now)))
+    yield _detail("contention", "affinity", gain, 0.0, figures)
 
 
 # -- workers -----------------------------------------------------------------------------------------------------

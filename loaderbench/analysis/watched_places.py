@@ -385,6 +385,8 @@ EXPLAINS = 0.5
 CONTENTION: Mapping[str, CauseDetail] = {
     "own threads": "own_threads", "workers": "workers", "neighbours": "neighbours", "quota": "quota", "steal": "steal",
 }  # fmt: skip
+WORK_OF_CPUS = ("prep", "contention")
+"""Verdicts whose time is shorter with more processors."""
 OF_OTHERS = ("neighbours", "steal")
 """Who takes processors from outside of the script. What the script does itself is named before them if it gains CLEAR
 or more: it stays when they are gone."""
@@ -397,6 +399,9 @@ def named(verdict: Verdict, known: Named | None, held_up_by: str | None) -> Verd
     sampled, counted = ([one for one in known.details if one.is_counted is side] for side in (False, True))
     best = sampled[0] if sampled else None
     verdict = _by_samples(verdict, known, best, held_up_by)
+    limit = next((one for one in counted if one.word == "affinity"), None)
+    if limit is not None and limit.gain.value >= CLEAR and verdict.bottleneck in WORK_OF_CPUS:
+        return _with(verdict, limit)  # one setting undoes it; doing less work would gain more, and does not replace it
     best = counted[0] if counted else None
     least = max(CLEAR if verdict.bottleneck == "compute" else 1.0, _gain_of(verdict) ** EXPLAINS)
     if best is not None and best.gain.value >= least:
@@ -508,6 +513,7 @@ AGAINST: Mapping[str, frozenset[str]] = {
     "lock": frozenset({"num_workers", "prefetch_factor", "cache_in_memory", "fewer_reads", "cheaper_samples"}),
     "sleep": frozenset({"cache_in_memory", "fewer_reads", "cheaper_samples"}),
     "own_threads": frozenset({"fewer_threads"}),
+    "affinity": frozenset({"fewer_threads", "fewer_workers", "stop_neighbours"}),
     "gil": frozenset({"fewer_threads", "stop_neighbours"}),
 }  # fmt: skip
 """Word of a cause → advice that does not help against it, or says less."""

@@ -870,7 +870,8 @@ class WatchedAffinity:
 
     @property
     def allowed(self) -> int:
-        return self.script if self.workers is None else max(self.script, self.workers)
+        """Processors of those that prepare batches."""
+        return self.script if self.workers is None else self.workers
 
 
 @dataclass(frozen=True)
