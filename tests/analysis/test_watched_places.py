@@ -10,7 +10,7 @@ from loaderbench.analysis.invariants import broken
 from loaderbench.analysis.record import analyze
 from loaderbench.analysis.watched_places import Detail, Named, named
 from loaderbench.recording.facts import STEP, Collections, Run, Segment, WatchedLoader, WatchedSeconds
-from loaderbench.recording.record import Estimate, RunRecord, Verdict, Where
+from loaderbench.recording.record import Bottleneck, Estimate, RunRecord, Verdict, Where
 from loaderbench.recording.thread_samples import Place, SampledThread, SampleRows, State
 from tests.watched_facts import followed, run_of, segment
 
@@ -237,3 +237,21 @@ def test_what_the_script_does_itself_is_named_before_its_neighbours() -> None:
         sampler = Detail("prep", "sampler", gain(worth), Where("consumer", "running", "t.py", 13, "f", 0.4), 0.01)
         found = named(crowded, Named((sampler,), None, (), 0.03, None), "neighbours")
         assert (found.bottleneck, found.cause_detail) == expected
+
+
+@pytest.mark.parametrize(
+    ("bottleneck", "worth", "expected"),
+    [("prep", 2.0, "affinity"), ("contention", 2.0, "affinity"), ("prep", 1.15, None), ("storage", 2.0, None)],
+)
+def test_an_affinity_is_named_first_where_processors_limit_the_script(
+    bottleneck: Bottleneck, worth: float, expected: str | None
+) -> None:
+    """Doing no preparation would gain more, and one setting undoes the affinity. Storage it does not undo."""
+
+    def gain(value: float) -> Estimate:
+        return Estimate(value, value * 0.95, value * 1.05, "ratio", 9, "test")
+
+    verdict = Verdict(bottleneck, speedup_if_removed={bottleneck: gain(8.0)})  # type: ignore[dict-item]
+    limit = Detail("contention", "affinity", gain(worth), None, 0.0, {"allowed": 1, "cpus": 2}, is_counted=True)
+    found = named(verdict, Named((limit,), None, (), 0.03, None), None)
+    assert found.cause_detail == expected and found.bottleneck == ("contention" if expected else bottleneck)
