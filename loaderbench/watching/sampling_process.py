@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from loaderbench.samplers.stacks import CannotLearn, Frame, Process, PythonThread, learn
-from loaderbench.samplers.thread_states import ThreadFiles
+from loaderbench.samplers.thread_states import PRIVATE_LOCK, ThreadFiles
 from loaderbench.watching.places import Spot, spot_of
 
 PER_S = 40.0
@@ -108,7 +108,7 @@ class _Sampler:
             self._files.pop(key, None)
             return False
         if always or look.state == "running":
-            gil = look.lock and process.waits_for_gil(look.lock)
+            gil = look.detail == PRIVATE_LOCK and process.waits_for_gil(look.lock)
             state = "gil" if gil else look.state
             counters = f"{look.ran_s:.6f} {look.queued_s:.6f}"
             self._add(now, role, state, counters, thread.frames(), weight)
