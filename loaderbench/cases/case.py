@@ -220,8 +220,14 @@ class Effort:
         None, kind=Size, metavar="SIZE",
     )  # fmt: skip
     """Limit on the bytes read from the data set's storage; None: no limit."""
-    ci_target: float = case_option("Stop at this 95 % half-width, as a fraction of the step time", 0.03)
+    ci_target: float = case_option(
+        "Measure until every step time is known to this 95 % half-width, a fraction of it  [default: until decided; "
+        "with --duration 0.03]",
+        0.03, asked=None,
+    )  # fmt: skip
     """Stop when the 95 % half-width of every arm's step time is at most this fraction."""
+    until_decided: bool = False
+    """Stop as soon as the cause and the order of advice are decided: nothing else was asked for."""
     kernels: bool = case_option("Trace a few steps after the arms, to find gaps between the device's kernels", True)
     """Trace a short window of steps after the arms, for the kernel gaps."""
     max_failure_fraction: float = case_option(

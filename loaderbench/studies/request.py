@@ -177,6 +177,7 @@ def _fixed(options: StudyOptions) -> Fields:
         "arms": parse_arms(options.arms),
         "input_size": _input_size(options),
         "strict_duration": options.steps is not None and options.duration is not None,
+        "until_decided": options.steps is None and options.duration is None and options.ci_target is None,
     }
 
 

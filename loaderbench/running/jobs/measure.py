@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from loaderbench.analysis.decided import Look
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.devices.collective import all_reduce_of
 from loaderbench.errors import CaseFailed
 from loaderbench.loaders.base import Batch
-from loaderbench.machine import usable_cpus
+from loaderbench.machine import environment, usable_cpus
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import (
     SPAN,
@@ -28,6 +29,7 @@ from loaderbench.recording.facts import (
     RankRecording,
     Recording,
     RoundFacts,
+    Run,
     Segment,
     StorageFacts,
 )
@@ -51,7 +53,7 @@ from loaderbench.running.prep_probe import image_seconds, probe_preparation
 from loaderbench.running.read_times import slow_files
 from loaderbench.running.rig import Rig, progress_of
 from loaderbench.running.rough import Parts, RoughVerdicts
-from loaderbench.running.rounds import SPARED, Budget, measure_rounds, most_steps, spread
+from loaderbench.running.rounds import SPARED, Budget, Rounds, most_steps, spread
 from loaderbench.running.short_runs import measure_short_runs
 from loaderbench.running.window import (
     LONG_STEP_S,
@@ -190,6 +192,10 @@ class _Measurement:
     ) -> None:
         self._windows, self._once, self._rough = windows, once, rough
         self._deadline, self._request, self._so_far_s = deadline, request, 0.0
+        self._first_answer_s: float | None = None
+        self._decided_s: float | None = None
+        self._last_look: Look | None = None
+        self._environment = environment()
         self._rig, self._feeds = windows.rig, windows.feeds
         self._case: Case = windows.rig.case
         self._arms = arms_of_a_round(
@@ -247,6 +253,8 @@ class _Measurement:
                 tracing_s=time.perf_counter() - begun,
                 so_far_s=self._so_far_s,
                 overtime_s=self._deadline.extended_s,
+                first_answer_s=self._first_answer_s,
+                decided_s=self._decided_s,
             ),
             [*self._caveats, *self._windows.cache.caveats, *self._deadline.caveats()],
         )
@@ -326,6 +334,8 @@ class _Measurement:
 
     @property
     def _ceiling_s(self) -> float:
+        if self._case.effort.until_decided:
+            return LEAST_CEILING_S
         measured_s = self._case.effort.duration_s
         least_s = min(LEAST_CEILING_S, SHORT_CEILING_FRACTION * measured_s)
         return min(PROBE_S, max(least_s, CEILING_FRACTION * measured_s))
@@ -340,14 +350,18 @@ class _Measurement:
         budget = Budget(max(seconds, LEAST_ROUNDS_S), self._windows.most_steps < sys.maxsize)
         num_before = len(self._segments)
 
-        def on_window(tells_more: bool) -> None:
-            facts = self._facts_so_far() if tells_more else None
+        def on_window() -> Look | None:
+            facts = self._facts_so_far()
             self._hand_over(facts)
-            if facts is not None:
-                self._foresee_the_rest(self._segments[num_before:], behind_s)
-                self._tell_so_far(facts)
+            self._foresee_the_rest(self._segments[num_before:], behind_s)
+            return self._look(facts)
 
-        return measure_rounds(self._windows, self._arms, budget, self._segments, self._windows.storage_idle, on_window)
+        rounds = Rounds(self._windows, self._arms, budget, self._segments, self._windows.storage_idle, on_window)
+        found = rounds.measure()
+        if found.stopped_by == "decided" and self._request.started_ns is not None:
+            seconds = (time.perf_counter_ns() - self._request.started_ns) / 1e9
+            self._deadline.say(f"stopped after {seconds:.0f} s: decided (--duration or --ci-target measure longer)")
+        return found
 
     def _foresee_the_rest(self, done: Sequence[Segment], behind_s: float) -> None:
         """Say where steps are so long that the first round, which is always measured as a whole, ends beyond the
@@ -499,17 +513,26 @@ class _Measurement:
         self._num_kept = len(self._segments)
         self._so_far_s += (time.perf_counter_ns() - begun_ns) / 1e9
 
-    def _tell_so_far(self, facts: Facts) -> None:
-        """Tell what the windows so far say: between two windows, when nothing is measured."""
+    def _look(self, facts: Facts) -> Look | None:
+        """Judge the windows so far and tell what they say: between two windows, when nothing is measured."""
         judge, started_ns = self._request.judge, self._request.started_ns
         if judge is None or started_ns is None or not any(one.arm is Arm.REAL for one in self._segments):
-            return
-        begun_ns = time.perf_counter_ns()
-        verdict = judge(self._case, Recording(self._segments, facts))
+            return None
+        begun_ns, case, here = time.perf_counter_ns(), self._case, self._environment
+        recording = Recording(self._segments, facts)
+        found = judge(Run("", case, status="ok", started_at="", wall_s=0.0, environment=here, recording=recording))
         ended_ns = time.perf_counter_ns()
         self._so_far_s += (ended_ns - begun_ns) / 1e9
-        if verdict is not None:
-            self._windows.report(SoFar(verdict, (ended_ns - started_ns) / 1e9))
+        if found is None:
+            return None
+        since_s = (ended_ns - started_ns) / 1e9
+        if self._first_answer_s is None and found.verdict.bottleneck != "undetermined":
+            self._first_answer_s = since_s
+        if self._decided_s is None and found.is_decided(self._last_look):
+            self._decided_s = since_s
+        self._last_look = found
+        self._windows.report(SoFar(found.verdict, since_s))
+        return found
 
     def _measure_short_runs(self) -> None:
         if self._once:
@@ -534,7 +557,10 @@ class _Measurement:
             return None
         self._windows.report(Phase("timing the decoders"))
         context = self._rig.context(self._feeds.data_of(Arm.RAM), evict=False)
-        until_s = time.perf_counter() + DECODERS_PART * self._left_s
+        left_s = self._left_s
+        if self._case.effort.until_decided:  # there may be most of a minute left, and the answer is there
+            left_s = min(left_s, self._deadline.after_rounds_s)
+        until_s = time.perf_counter() + DECODERS_PART * left_s
         return probe_preparation(context, usable_cpus(), until_s)
 
     def _prep_matters(self) -> bool:
