@@ -30,13 +30,14 @@ from typing import Any, cast
 
 import numpy as np
 
-from loaderbench.analysis.decided import Look, look
+from loaderbench.analysis.decided import look
 from loaderbench.analysis.model import WORTH
 from loaderbench.analysis.record import analyze
 from loaderbench.cases.arms import Arm
 from loaderbench.machine import environment
 from loaderbench.plain import to_json
 from loaderbench.recording.facts import RoundFacts, Run, Segment
+from loaderbench.recording.progress import Look
 from loaderbench.running import rounds
 from loaderbench.running.peers import ALONE
 from loaderbench.running.rounds import Budget, Rounds

@@ -7,8 +7,6 @@ all looks together (analysis/statistics.py, `wider_at_every_look`), and that is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from loaderbench.analysis.model import WORTH
@@ -20,29 +18,13 @@ from loaderbench.pipeline.fit import EXPLAINED
 from loaderbench.pipeline.verdict import judged as replayed
 from loaderbench.plain import Json
 from loaderbench.recording.facts import Run
+from loaderbench.recording.progress import Look
 from loaderbench.recording.record import Verdict
 
 WINDOWS = 3
 """Of `real`, before anything is decided: of what changes from one to the next, fewer tell nothing."""
 EVENTS = 3
 """Stalls of a storage before they are its kind: of fewer, neither length nor period is known."""
-
-
-@dataclass(frozen=True)
-class Look:
-    """What the windows so far say."""
-
-    verdict: Verdict
-    is_clear: bool
-    """The cause, its kind and its gain are beyond all limits, by this look alone."""
-    said: tuple[Json, ...]
-    """Cause, kind and order of advice: what must be the same at the next look."""
-    telling: tuple[Arm, ...]
-    """Arms besides `real` by how much of what is unknown of the largest gain is theirs, the most first."""
-
-    def is_decided(self, before: Look | None) -> bool:
-        """Whether two looks, one after the other, are clear and say the same."""
-        return self.is_clear and before is not None and before.is_clear and self.said == before.said
 
 
 def look(run: Run) -> Look | None:

@@ -126,8 +126,10 @@ History
        thought to prepare less with their own decoder than they did
     32 how figures were estimated (`method`) is said in other words; no figure and no verdict changes
     33 advice is predicted by replay of the run's batches, and a record says how well that explains the run
+    34  what an arm of a single window may be off by tell the windows of the others; a run that ended because it was
+       decided tells its gains with intervals that hold at every look; records have `timing`
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 33
+RULES_VERSION = 34

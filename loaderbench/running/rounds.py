@@ -16,7 +16,6 @@ from typing import Literal
 
 import numpy as np
 
-from loaderbench.analysis.decided import Look
 from loaderbench.analysis.latency import PAUSES_A_WINDOW, window_wanted_s
 from loaderbench.analysis.statistics import blocks_of, widths
 from loaderbench.cases.arms import FED_ALIKE, Arm
@@ -24,6 +23,7 @@ from loaderbench.cases.case import Case
 from loaderbench.errors import ConfigError
 from loaderbench.images.shards import DataSet
 from loaderbench.recording.facts import RoundFacts, Segment, StorageWindow
+from loaderbench.recording.progress import Look
 from loaderbench.running.window import (
     LONGEST_WINDOW_S,
     MIN_WINDOW_STEPS,

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from loaderbench.analysis.decided import Look
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.devices.collective import all_reduce_of
@@ -33,7 +32,7 @@ from loaderbench.recording.facts import (
     Segment,
     StorageFacts,
 )
-from loaderbench.recording.progress import Measured, Phase, Report, SoFar
+from loaderbench.recording.progress import Look, Measured, Phase, Report, SoFar
 from loaderbench.recording.rank_place import RankPlace
 from loaderbench.running.alive import Pulse, told
 from loaderbench.running.cache import CacheKeeper, RamCopy

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.analysis.decided import Look
 from loaderbench.cases.case import Case, Step
 from loaderbench.offloading.plan import Plan
 from loaderbench.recording.capacity import RankPart
@@ -32,6 +31,7 @@ from loaderbench.recording.model_memory import CapHow, MeasuredMemory, MemoryTra
 from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.model_size import StepRound
 from loaderbench.recording.offload_study import OffloadTurn, ResultCheck
+from loaderbench.recording.progress import Look
 from loaderbench.recording.studies import NumberFacts, TimingFacts
 from loaderbench.running.peers import Seat
 from loaderbench.running.process import MEASURING
