@@ -81,8 +81,7 @@ def gain_without_waiting(verdict: Verdict | None) -> tuple[Estimate | None, NoWa
         return None, "compute"
     if verdict.bottleneck == "undetermined":
         return None, "undetermined"
-    alone = [gain for cause, gain in verdict.speedup_if_removed.items() if cause == verdict.bottleneck]
-    gain = next((one for one in alone if one is not None), None) or verdict.joint_speedup
+    gain = verdict.gain or verdict.joint_speedup
     return (None, "gain_not_measured") if gain is None or not _is_ratio(gain.value) else (gain, None)
 
 

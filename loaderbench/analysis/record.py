@@ -69,6 +69,7 @@ from loaderbench.recording.record import (
     Advice,
     ArmFigures,
     BusyWitnesses,
+    ContentionBy,
     ContentionFigures,
     CpuFigures,
     DeviceFigures,
@@ -436,19 +437,17 @@ class Judged:
     def _verdict(self) -> Verdict:
         contention = self.attribution.shares["contention"]
         starved = (self.starved_fraction or 0.0) > STARVED
-        verdict, seen = next_run.without_contention(self.attribution.verdict, self.model), self.contention
+        verdict = next_run.without_contention(self.attribution.verdict, self.model)
         if self.usable_cpus is None:  # workers that they can feed
             return verdict
         if self.facts.watched is not None:
-            held_up_by = None if self.contention is None else self.contention.by
-            verdict = next_run.of_a_script(named(verdict, self.named, held_up_by))
+            verdict = next_run.of_a_script(named(verdict, self.named, self.held_up_by))
             return replace(verdict, advice=self._watched_advice(verdict, self.facts.watched, self.usable_cpus))
         predictions = self.predictions(self.usable_cpus)
         if predictions is None:
             return verdict
         starving = starved or (contention is not None and contention.value > 0.05)
-        held_up_by = None if seen is None else seen.by
-        measured = Measured(predictions, self.model, starving, held_up_by, self.storage)
+        measured = Measured(predictions, self.model, starving, self.held_up_by, self.storage)
         return replace(verdict, advice=verified(self.run, advise(verdict, measured)))
 
     def predictions(self, cpus: int) -> Predictions | None:
@@ -470,6 +469,11 @@ class Judged:
         fitted = fit(self.run)
         return None if fitted is None else Replays(fitted)
 
+    @property
+    def held_up_by(self) -> ContentionBy | None:
+        """Who kept the processors from the run."""
+        return None if self.contention is None else self.contention.by
+
     @cached_property
     def named(self) -> Named | None:
         """What samples of the script's threads say, and what its loader's counts do."""
@@ -483,9 +487,8 @@ class Judged:
         return replace(known, details=(*known.details, *counted))
 
     def _watched_advice(self, verdict: Verdict, seen: WatchedFacts, cpus: int) -> tuple[Advice, ...]:
-        held_up_by = None if self.contention is None else self.contention.by
         return advise_watched(
-            self.run, self.replays, verdict, self.model, seen, cpus=cpus, held_up_by=held_up_by, known=self.named
+            self.run, self.replays, verdict, self.model, seen, cpus=cpus, held_up_by=self.held_up_by, known=self.named
         )  # fmt: skip
 
     def _notes(self) -> tuple[Reason, ...]:

@@ -19,11 +19,11 @@ from loaderbench.analysis.verdict import SURE
 from loaderbench.analysis.watched_places import Detail
 from loaderbench.pipeline.change import Change, changed
 from loaderbench.pipeline.edits import Edited
-from loaderbench.pipeline.gains import Replays
+from loaderbench.pipeline.gains import NORMAL, Replays
 from loaderbench.pipeline.stages import Stages, Times
 from loaderbench.pipeline.unordered import unordered_step_s
 from loaderbench.plain import Json
-from loaderbench.recording.facts import WatchedEpoch, WatchedFacts
+from loaderbench.recording.facts import WatchedEpoch, WatchedFacts, WatchedLoader
 from loaderbench.recording.record import CauseDetail, Estimate, Removable
 
 MANY_OBJECTS = 16
@@ -99,8 +99,7 @@ def _workers(replays: Replays, seen: WatchedFacts) -> Iterator[Detail]:
     stages, main = replays.fitted.real, seen.loaders[0]
     if main.workers < 2 or seen.settings is None:
         return
-    counts = np.asarray(main.by_worker or [0] * main.workers)
-    idle = int((counts < EVEN_PART * counts.sum() / main.workers).sum()) if counts.sum() else 0
+    idle = idle_workers(main)
     if idle and stages.workers < main.workers:
         made = changed(replays.fitted, Change(workers=main.workers, prefetch=max(1, main.prefetch)))
         figures: dict[str, Json] = {"idle": idle, "workers": main.workers, "slow": -1}
@@ -121,6 +120,11 @@ def _workers(replays: Replays, seen: WatchedFacts) -> Iterator[Detail]:
     elif seen.settings.in_order and _has_stragglers(work := stages.batches.read + stages.batches.prep):
         figures = {"slowest_s": float(np.percentile(work, 99)), "median_s": float(np.median(work))}
         yield _detail("prep", "order", _replayed(replays, unordered_step_s(stages, replays.order)), 0.0, figures)
+
+
+def idle_workers(loader: WatchedLoader) -> int:
+    """How many workers give less than EVEN_PART of an even part of the batches; 0 where that is not known."""
+    return sum(one < EVEN_PART * sum(loader.by_worker) / loader.workers for one in loader.by_worker)
 
 
 def _has_stragglers(work: Times) -> bool:
@@ -211,7 +215,7 @@ def epochs_gain(epochs: Sequence[WatchedEpoch], saved: Sequence[float]) -> Estim
     value = float(whole.sum() / max(float((whole - less).sum()), 1e-9))
     random = np.random.default_rng(EPOCHS_STREAM)
     picks = 1 + random.integers(len(whole) - 1, size=(NUM_DRAWS, len(whole) - 1))
-    noise = np.exp(random.normal(0.0, np.log1p(MODEL_ERROR) / 1.96, NUM_DRAWS))
+    noise = np.exp(random.normal(0.0, np.log1p(MODEL_ERROR) / NORMAL, NUM_DRAWS))
     sums = whole[0] + whole[picks].sum(axis=1)
     left = np.maximum(sums - less[picks].sum(axis=1) * np.minimum(noise, whole.sum() / max(less.sum(), 1e-9)), 1e-9)
     gain = interval(value, sums / left, "ratio", len(whole), "epochs with their starts; bootstrap, 95 %")

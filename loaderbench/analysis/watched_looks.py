@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.cases.arms import Arm
+from loaderbench.pipeline.gains import NORMAL
 from loaderbench.recording.facts import STEP, Recording, Segment
 from loaderbench.recording.thread_samples import STATES, UNKNOWN_PLACE, Place, Role, State, ThreadSamples
 
@@ -22,7 +23,6 @@ LEAST_LOOKS = 30
 """Fewer say nothing: a share of half would be known to ± 18 points."""
 LONG = 2.0
 """A step is long from so many times the median one on."""
-NORMAL = 1.96
 WORKING: tuple[State, ...] = ("running", "runnable")
 RESTS = ("indices", "held", "epoch_start", "process_start", "step", "pin", "send", "queue", "")
 """Parts in which a worker makes no batch."""

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.analysis.statistics import t_quantile
+from loaderbench.analysis.watched_counts import LEAST_BATCHES, idle_workers
 from loaderbench.cases.arms import Arm
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Reason
-from loaderbench.recording.facts import STEP, Segment, WatchedEpoch, WatchedFacts, WatchedMemory
+from loaderbench.recording.facts import STEP, Segment, WatchedEpoch, WatchedFacts, WatchedMemory, room_needed
 
 LEAST_READINGS = 8
 SETTLES = 0.3
@@ -31,8 +32,6 @@ IN_TURN, LEAST_LONG = 0.7, 8
 WAITS_MATTER = 0.05
 TWICE = 1.5
 """Workers that a sample comes from, in the mean, from which on samples come twice."""
-EVEN_PART, LEAST_BATCHES = 0.5, 8
-"""Of an even part of the batches: a worker that gives fewer has too little to do; of so many a worker at least."""
 LITTLE_FREE = 0.10
 UNLIKE = 0.10
 WAIT_FOR_PROCESSOR = 0.10
@@ -205,8 +204,9 @@ def _shared(seen: WatchedFacts) -> Iterator[Reason]:
     if shared is None or not seen.loaders[0].workers or not shared.size_bytes:
         return
     known, depth = seen.loaders[0].delivered, seen.loaders[0].workers * seen.loaders[0].prefetch
-    if known is not None and known.shared_bytes * (depth + 1) > shared.size_bytes:
-        yield Reason("shared_memory_needed", {"needed": known.shared_bytes * (depth + 1), "size": shared.size_bytes})
+    needed = 0 if known is None else room_needed(known.shared_bytes, depth)
+    if needed > shared.size_bytes:
+        yield Reason("shared_memory_needed", {"needed": needed, "size": shared.size_bytes})
     elif shared.least_free_bytes < LITTLE_FREE * shared.size_bytes:
         yield Reason("shared_memory", {"size": shared.size_bytes, "free_bytes": shared.least_free_bytes})
 
@@ -220,8 +220,7 @@ def _counts(seen: WatchedFacts) -> Iterator[Reason]:
         yield Reason("samples_repeat", {"times": settings.repeats, "workers": main.workers})
     if settings.same_random:
         yield Reason("same_random", {"sources": list(settings.same_random)})
-    even = sum(main.by_worker) / main.workers
-    idle = sum(one < EVEN_PART * even for one in main.by_worker)
+    idle = idle_workers(main)
     if idle and sum(main.by_worker) >= LEAST_BATCHES * main.workers:
         yield Reason("few_shards", {"idle": idle, "workers": main.workers})
 

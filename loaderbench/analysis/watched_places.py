@@ -413,16 +413,12 @@ def _gain_of(verdict: Verdict) -> float:
     """Without what the verdict names; 1 where that is the step itself."""
     if verdict.bottleneck == "mixed" and verdict.joint_speedup is not None:
         return verdict.joint_speedup.value
-    gain = next((one for cause, one in verdict.speedup_if_removed.items() if cause == verdict.bottleneck), None)
     is_step = verdict.bottleneck == "compute" and verdict.cause_detail in (None, "step")
-    return 1.0 if gain is None or is_step else gain.value
+    return 1.0 if verdict.gain is None or is_step else verdict.gain.value
 
 
 def _by_samples(verdict: Verdict, known: Named, best: Detail | None, held_up_by: str | None) -> Verdict:
-    gain = next((one for cause, one in verdict.speedup_if_removed.items() if cause == verdict.bottleneck), None)
-    now = 1.0 if gain is None or verdict.bottleneck == "compute" else gain.value
-    if verdict.bottleneck == "mixed" and verdict.joint_speedup is not None:
-        now = verdict.joint_speedup.value
+    now = _gain_of(verdict)
     verdict = _separated(replace(verdict, where=known.where), known)
     if verdict.bottleneck == "contention" and held_up_by in OF_OTHERS:
         now = min(now, CLEAR)
@@ -432,13 +428,11 @@ def _by_samples(verdict: Verdict, known: Named, best: Detail | None, held_up_by:
         return _with(verdict, best)
     worker = known.worker
     if known.is_function and worker is not None and verdict.bottleneck in ("storage", "prep", "mixed"):
-        rows = known.where if worker.where is None else _first(worker.where, known.where)
-        return replace(verdict, cause_detail="no_loader", where=rows)
+        return replace(verdict, cause_detail="no_loader", where=_first(worker.where, known.where))
     if worker is not None and verdict.bottleneck in ("storage", "prep", "mixed") and worker_waits(known):
         return _with(verdict, worker)
     if verdict.bottleneck == "prep" and worker is not None:
-        rows = known.where if worker.where is None else _first(worker.where, known.where)
-        return replace(verdict, cause_detail=worker.word, where=rows)
+        return replace(verdict, cause_detail=worker.word, where=_first(worker.where, known.where))
     return _unnamed(verdict, held_up_by)
 
 
@@ -469,10 +463,9 @@ def _with(verdict: Verdict, detail: Detail) -> Verdict:
     gains = {**verdict.speedup_if_removed, detail.cause: detail.gain}
     if detail.word in ("lock", "sleep"):
         gains["storage"] = None
-    where = verdict.where if detail.where is None else _first(detail.where, verdict.where)
     return replace(
-        verdict, bottleneck=detail.cause, cause_detail=detail.word, where=where, joint=(), joint_speedup=None,
-        reasons=(), speedup_if_removed=gains,
+        verdict, bottleneck=detail.cause, cause_detail=detail.word, where=_first(detail.where, verdict.where),
+        joint=(), joint_speedup=None, reasons=(), speedup_if_removed=gains,
     )  # fmt: skip
 
 
@@ -498,7 +491,10 @@ def _less(share: Estimate, part: float) -> Estimate:
     return replace(share, value=share.value - part, low=low, high=high)
 
 
-def _first(line: Where, lines: tuple[Where, ...]) -> tuple[Where, ...]:
+def _first(line: Where | None, lines: tuple[Where, ...]) -> tuple[Where, ...]:
+    """The lines with this one first, if there is one."""
+    if line is None:
+        return lines
     return line, *(one for one in lines if (one.role, _key(one)) != (line.role, _key(line)))
 
 

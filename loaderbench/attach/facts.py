@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.cases.options import Price
-from loaderbench.recording.record import Bottleneck, CauseDetail, Cost, Estimate, Removable
+from loaderbench.recording.record import Bottleneck, CauseDetail, Cost, Estimate, Removable, gain_without
 from loaderbench.recording.thread_samples import Role, State, ThreadSamples
 
 UNKNOWN = -1
@@ -176,6 +176,11 @@ class AttachVerdict:
     advice: tuple[str, ...] = ()
     """What to try, in sentences."""
     where: tuple[Where, ...] = ()
+
+    @property
+    def gain(self) -> Estimate | None:
+        """Bounds of removing what is named; None if it is not one cause."""
+        return gain_without(self.bottleneck, self.speedup_if_removed)
 
 
 @dataclass(frozen=True)

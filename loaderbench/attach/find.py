@@ -10,7 +10,7 @@ from pathlib import Path
 from loaderbench.errors import ConfigError
 from loaderbench.originals import os
 from loaderbench.samplers.process_io import parse_stat
-from loaderbench.samplers.procfile import read_text
+from loaderbench.samplers.procfile import read_text, stat_fields
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PYTHON = re.compile(r"(^|/)(python[\d.]*t?|pypy[\d.]*)$|libpython")
@@ -86,9 +86,8 @@ def process_of(pid: int) -> Process | None:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0")
     except OSError:
         return None
-    end = text.rindex(b")")
-    times, begun = parse_stat(text), int(text[end + 2 :].split()[19])
-    comm = text[text.index(b"(") + 1 : end].decode(errors="replace")
+    times, begun = parse_stat(text), int(stat_fields(text)[19])
+    comm = text[text.index(b"(") + 1 : text.rindex(b")")].decode(errors="replace")
     return Process(pid, times.parent_pid, times.state, comm, begun, tuple(words.split("\0")) if words else ())
 
 

@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.analysis.model import WORTH
 from loaderbench.analysis.price import saved
+from loaderbench.analysis.watched_places import HELD_BY_LOCK
 from loaderbench.attach.facts import Attach, AttachFacts, AttachVerdict, JobFacts, JobFound, Phase, Where
 from loaderbench.cases.options import Price
 from loaderbench.findings.table import words
@@ -25,8 +27,6 @@ from loaderbench.recording.estimate import Estimate
 from loaderbench.recording.record import Bottleneck, CauseDetail, Cost, Removable
 from loaderbench.recording.thread_samples import STATES, UNKNOWN_PLACE, Place, Role, State, share_of
 
-WORTH = 1.10
-"""A gain that is worth naming (analysis/model.py)."""
 UNBOUNDED = 100.0
 """A larger upper bound says nothing: almost no time is certain to be left."""
 LEAST_BATCHES = 20
@@ -60,8 +60,6 @@ MOST_OF_WORK = 0.8
 """Of what workers do: a cause that is more of it takes along how its times vary."""
 GIL_PART = 0.25
 """Of the main thread's time, from there on waits for the GIL are what it misses."""
-HELD_BY_LOCK = 0.25
-"""Of what workers do, from there on a lock names it: of two workers that take turns each waits for half of its time."""
 SMALL_CALL, LARGE_CALL = 32 << 10, 1 << 20
 """Bytes a read call: storage that is slow for calls below is slow to answer; above, its bandwidth limits."""
 PAGE = 4096
@@ -424,7 +422,7 @@ def judge_job(job: JobFacts, price: Price | None = None) -> JobFound:
     rate, no_rate = _rate(job)
     verdict = _verdict(seen, phase, note)
     busy = [gpu.busy_fraction for gpu in job.gpus if gpu.busy_fraction is not None]
-    gain = _gain_of(verdict.bottleneck, verdict.speedup_if_removed)
+    gain = verdict.gain
     cost: Cost | None = None
     if price is not None and gain is not None and verdict.bottleneck != "compute":
         cost = saved(price.per_hour, gain)
@@ -494,10 +492,6 @@ def _verdict(seen: Seen, phase: Phase, note: str) -> AttachVerdict:
     advice = tuple(_advice(seen, bottleneck, detail))
     summary = why or words("attach_limits", {"cause": bottleneck, "detail": detail})
     return AttachVerdict(bottleneck, detail, summary, gains, evidence, advice, where)
-
-
-def _gain_of(bottleneck: Bottleneck, gains: Mapping[Removable, Estimate]) -> Estimate | None:
-    return next((gain for cause, gain in gains.items() if cause == bottleneck), None)
 
 
 def _of_detail(seen: Seen, edit: Edit, detail: str) -> Edit:

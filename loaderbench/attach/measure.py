@@ -37,11 +37,12 @@ from loaderbench.images.filesystem import choose_mount, parse_mountinfo
 from loaderbench.machine import cpu_quota, quota_counters
 from loaderbench.originals import os, time
 from loaderbench.recording.thread_samples import Role, SampledThread, SampleRows
+from loaderbench.samplers.connections import INFO_BYTES, RECEIVED_AT
 from loaderbench.samplers.cpu import cpu_times_now, parse_pressure
 from loaderbench.samplers.cpu_window import throttled_between, throttling_by
 from loaderbench.samplers.nvml import open_nvml
 from loaderbench.samplers.process_io import children_of, parse_io
-from loaderbench.samplers.procfile import read_text
+from loaderbench.samplers.procfile import read_text, stat_fields
 from loaderbench.samplers.thread_states import PRIVATE_LOCK, SHARED_LOCK, Look, ThreadFiles
 
 COST_FRACTION = 0.012
@@ -147,7 +148,7 @@ class Job:
         if now is None or now.begun_ticks != self.process.begun_ticks or now.state in "ZX":
             self._ended = True
             return
-        alive = [one.pid for one in workers_of(_withchildren_of(now))]
+        alive = [one.pid for one in workers_of(_with_children(now))]
         for pid in alive:
             self._workers.setdefault(pid, len(self._workers))
         self._most_workers = max(self._most_workers, len(alive))
@@ -203,9 +204,8 @@ class Job:
         return _Thread(number, pid, thread, pid == thread, files, worker)
 
     def _count(self, one: _Thread) -> None:
-        words = Path(f"/proc/{one.process}/task/{one.thread}/schedstat").read_text().split()
-        text = Path(f"/proc/{one.process}/task/{one.thread}/stat").read_text()
-        fields = text[text.rindex(")") + 2 :].split()
+        folder = Path(f"/proc/{one.process}/task/{one.thread}")
+        words, fields = (folder / "schedstat").read_text().split(), stat_fields((folder / "stat").read_bytes())
         now = (*(int(word) for word in words), int(fields[9]), int(fields[12]))
         if not one.begun:
             one.begun = now if self._is_first else (0,) * len(now)
@@ -366,18 +366,17 @@ class Job:
         self._names.close()
 
 
-def _withchildren_of(job: Process) -> Process:
-    """With those that it has now; of a fork server's too."""
-    for parent in (job,):
-        for pid in children_of(parent.pid):
-            child = process_of(pid)
-            if child is not None:
-                parent.children.append(child)
-                for below in children_of(pid) if "forkserver" in child.command else []:
-                    grandchild = process_of(below)
-                    if grandchild is not None:
-                        child.children.append(grandchild)
+def _with_children(job: Process) -> Process:
+    """With those that it has now, and those of its fork server."""
+    job.children = _children(job)
+    for child in job.children:
+        if "forkserver" in child.command:
+            child.children = _children(child)
     return job
+
+
+def _children(process: Process) -> list[Process]:
+    return [child for pid in children_of(process.pid) if (child := process_of(pid)) is not None]
 
 
 def _affinity(pid: int) -> frozenset[int]:
@@ -437,8 +436,6 @@ def last_ran_s(pid: int) -> float | None:
 SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST_DUMP, NLMSG_DONE, NLMSG_ERROR = 20, 0x301, 3, 2
 INET_DIAG_INFO, ALL_STATES = 2, 0xFFF
 NETLINK_SOCK_DIAG = 4
-RECEIVED_AT = 128
-"""Of `tcpi_bytes_received` in tcp_info (include/uapi/linux/tcp.h)."""
 HEADER_BYTES, DIAG_BYTES, INODE_AT = 16, 72, 68
 """Of nlmsghdr and inet_diag_msg, and where the inode stands in it (include/uapi/linux/inet_diag.h)."""
 
@@ -471,7 +468,7 @@ def _take(data: bytes, found: dict[int, int]) -> bool:
         place, end = at + HEADER_BYTES + DIAG_BYTES, at + size
         while place + 4 <= end:
             length, name = struct.unpack_from("=HH", data, place)
-            if name == INET_DIAG_INFO and length >= 4 + RECEIVED_AT + 8:
+            if name == INET_DIAG_INFO and length >= 4 + INFO_BYTES:
                 (found[inode],) = struct.unpack_from("=Q", data, place + 4 + RECEIVED_AT)
             place += (max(length, 4) + 3) & ~3
         at += (size + 3) & ~3

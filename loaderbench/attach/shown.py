@@ -47,18 +47,12 @@ def gain_words(gain: Estimate | None) -> str:
     return f"at least {gain.low:.2f}×, at most {gain.high:.2f}× as fast without it"
 
 
-def gain_of(job: JobFound) -> Estimate | None:
-    """Bounds of removing what the verdict names."""
-    verdict = job.verdict
-    return next((gain for cause, gain in verdict.speedup_if_removed.items() if cause == verdict.bottleneck), None)
-
-
 def headline(job: JobFound) -> str:
     """The answer in one sentence."""
     said = job.verdict.summary
     if job.verdict.bottleneck == "undetermined":
         return f"Undetermined: {said}." if job.phase == "training" else f"{job.phase.capitalize()}: {said}."
-    gain = "" if job.verdict.bottleneck == "compute" else gain_words(gain_of(job))
+    gain = "" if job.verdict.bottleneck == "compute" else gain_words(job.verdict.gain)
     return f"{said[0].upper()}{said[1:]}{f': {gain}' if gain else ''}."
 
 
@@ -95,7 +89,7 @@ def job_lines(job: JobFound, found: Attach) -> list[str]:
 
 def job_row(job: JobFound) -> Row:
     """One line of several jobs."""
-    gain = gain_of(job) if job.verdict.bottleneck not in ("compute", "undetermined") else None
+    gain = job.verdict.gain if job.verdict.bottleneck not in ("compute", "undetermined") else None
     waits = None if job.waits_for_data is None else job.waits_for_data.value
     rate = None if job.steps_per_s is None else job.steps_per_s.value
     named = job.verdict.bottleneck if job.phase == "training" else job.phase

@@ -730,6 +730,11 @@ class WatchedDelivery:
     """Of its tensors, which go through shared memory; the largest batch that was looked at."""
 
 
+def room_needed(shared_bytes: int, depth: int) -> int:
+    """Shared memory for the batches that are asked for at once, and the one that the script works on."""
+    return shared_bytes * (depth + 1)
+
+
 @dataclass(frozen=True)
 class WatchedLoader:
     """One of the loaders of a watched script."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from loaderbench import plain
 from loaderbench.cases.arms import Arm
@@ -34,6 +34,7 @@ Cause = Literal["storage", "prep", "contention", "transfer", "launch"]
 """What a verdict can name besides compute."""
 Share = Literal["compute", "launch", "transfer", "prep", "contention", "storage", "unexplained"]
 Removable = Literal["storage", "prep", "contention", "transfer", "launch", "compute"]
+_Gain = TypeVar("_Gain")
 Bottleneck = Literal["storage", "prep", "contention", "transfer", "launch", "compute", "mixed", "undetermined"]
 Stage = Literal["storage", "prep", "loader", "transfer", "issue", "device"]
 GapClass = Literal["data_stall", "launch", "transfer_sync", "other"]
@@ -158,6 +159,11 @@ class Where:
     """The part of a training loop that it belongs to: `sampler`, `dataset`, `collate`, `step` …"""
 
 
+def gain_without(bottleneck: Bottleneck, gains: Mapping[Removable, _Gain]) -> _Gain | None:
+    """The gain without a bottleneck; None for one that is no cause, such as `mixed`."""
+    return next((gain for cause, gain in gains.items() if cause == bottleneck), None)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What limits the run, and what removing it would give."""
@@ -180,6 +186,11 @@ class Verdict:
     """None where it is not known."""
     where: tuple[Where, ...] = ()
     """The lines that the cause is at first; of a watched script whose threads were sampled."""
+
+    @property
+    def gain(self) -> Estimate | None:
+        """The gain without the bottleneck alone; None if it is not one cause, or the gain is unknown."""
+        return gain_without(self.bottleneck, self.speedup_if_removed)
 
 
 # -- figures ---------------------------------------------------------------------------------------------

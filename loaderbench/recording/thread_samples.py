@@ -86,17 +86,6 @@ class ThreadSamples:
         return [number for number, thread in enumerate(self.threads) if thread.role == role]
 
 
-@dataclass(frozen=True)
-class Share:
-    """A part of the time of one role's threads."""
-
-    role: Role
-    state: State
-    fraction: Estimate
-    place: Place | None = None
-    """None: of all places, or of no known one where shares are of places."""
-
-
 @dataclass
 class SampleRows:
     """Collects samples while they are taken."""
@@ -172,26 +161,3 @@ def wilson(fraction: float, num: float) -> tuple[float, float]:
     middle = (fraction + square / (2 * num)) / (1 + square / num)
     half = CONFIDENT / (1 + square / num) * float(np.sqrt(fraction * (1 - fraction) / num + square / (4 * num**2)))
     return max(0.0, middle - half), min(1.0, middle + half)
-
-
-def shares_of_states(samples: ThreadSamples, role: Role) -> list[Share]:
-    """Shares of a role's time in each state that was seen, the largest first."""
-    return _shares(samples, role, [(state, None) for state in np.unique(samples.state)])
-
-
-def shares_of_places(samples: ThreadSamples, role: Role) -> list[Share]:
-    """Shares of a role's time in each state and place that was seen, the largest first."""
-    pairs = np.unique(np.column_stack([samples.state, samples.place]), axis=0)
-    return _shares(samples, role, [(state, place) for state, place in pairs])
-
-
-def _shares(samples: ThreadSamples, role: Role, wanted: Sequence[tuple[int, int | None]]) -> list[Share]:
-    threads = samples.threads_of(role)
-    found = []
-    for state, place in wanted:
-        is_counted = (samples.state == state) & (True if place is None else samples.place == place)
-        fraction = share_of(samples, threads, is_counted)
-        if fraction is not None and fraction.value > 0:
-            where = None if place is None or place == UNKNOWN_PLACE else samples.places[place]
-            found.append(Share(role, STATES[state], fraction, where))
-    return sorted(found, key=lambda share: -share.fraction.value)

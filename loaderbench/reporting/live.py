@@ -299,7 +299,7 @@ def _in_few_words(verdict: Verdict) -> str:
         return "undetermined so far"
     gain = verdict.joint_speedup
     if not verdict.joint:
-        gain = next((one for cause, one in verdict.speedup_if_removed.items() if cause == verdict.bottleneck), None)
+        gain = verdict.gain
     told = "" if gain is None else f" {gain.value:.1f}×"
     return "+".join(verdict.joint or (verdict.bottleneck,)) + told
 

@@ -112,7 +112,7 @@ def summary(record: RunRecord) -> str:
     if verdict.bottleneck == "undetermined":
         return f"Undetermined: {because}."
     if (by_name := watched_words.by_name(verdict, record.watched)) is not None:
-        removed = next((g for c, g in verdict.speedup_if_removed.items() if c == verdict.bottleneck and g), None)
+        removed = verdict.gain
         return by_name + ("" if removed is None else f" Without it, the run would be {_faster(removed)}.")
     if verdict.bottleneck == "compute":
         return _of_compute(record, verdict)
@@ -120,8 +120,7 @@ def summary(record: RunRecord) -> str:
         if verdict.joint and verdict.joint_speedup is not None:
             return f"Mixed: {_of_several(verdict, verdict.joint_speedup)}."
         return f"Mixed: {because or Reason('none_alone').text()}."
-    removed = next((g for c, g in verdict.speedup_if_removed.items() if c == verdict.bottleneck and g), None)
-    removed = removed or verdict.joint_speedup
+    removed = verdict.gain or verdict.joint_speedup
     if verdict.bottleneck == "contention" and record.contention is not None:
         who, without = BY_WHOM[record.contention.by or "own threads"](record)
         gain = "" if removed is None else f" {without}, the run would be {_faster(removed)}."

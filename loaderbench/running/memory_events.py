@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch.profiler import record_function
+from torch.utils._pytree import tree_leaves
 
 MARK = "loaderbench: "
 """How the names of marked spans begin."""
@@ -30,10 +32,20 @@ class MemoryEvents:
         inside = (self.at_ns >= begin) & (self.at_ns <= end)
         return int(max(self.live[inside].max(initial=0), self.live_before(first)))
 
+    def held_bytes(self, mark: str, results_bytes: int) -> int:
+        """Most bytes that a span held besides what was there before it and its results."""
+        return max(0, self.peak_bytes(mark) - self.live_before(mark) - results_bytes)
+
     def live_before(self, mark: str) -> int:
         """Bytes that were live when a span began."""
         earlier = self.live[self.at_ns < self.spans[mark][0]]
         return int(earlier[-1]) if len(earlier) else 0
+
+
+def storage_bytes(results: Any) -> int:
+    """Bytes of the storages of all tensors in it, each once."""
+    tensors = [one for one in tree_leaves(results) if isinstance(one, torch.Tensor)]
+    return sum({one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in tensors}.values())
 
 
 def marked(mark: str) -> Any:

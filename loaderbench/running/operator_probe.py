@@ -17,7 +17,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._pytree import tree_leaves, tree_map
 
-from loaderbench.running.memory_events import events_of, marked
+from loaderbench.running.memory_events import events_of, marked, storage_bytes
 from loaderbench.running.workspaces import unchecked_processor
 
 MOST_BYTES, MOST_PRODUCTS = 32 << 20, 100_000_000
@@ -112,8 +112,7 @@ class OperatorCall:
         self.operator(*arguments, **keywords)
         with marked(self.key):
             result = self.operator(*arguments, **keywords)
-        tensors = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
-        return sum({one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in tensors}.values())
+        return storage_bytes(result)
 
 
 def _products(name: str, arguments: Sequence[Any], results: Sequence[Any]) -> int:
@@ -142,8 +141,5 @@ def probe(calls: Iterable[OperatorCall]) -> dict[str, int]:
             with suppress(RuntimeError):
                 results[call.key] = call.run()
     events = events_of(profiler)
-    held = {
-        key: max(events.peak_bytes(key) - events.live_before(key) - result_bytes, 0)
-        for key, result_bytes in results.items()
-    }
+    held = {key: events.held_bytes(key, result_bytes) for key, result_bytes in results.items()}
     return {one.key: found for one in calls if (found := one.held_bytes(held)) is not None}

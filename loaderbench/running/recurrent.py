@@ -15,7 +15,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import _disable_current_modes
 
-from loaderbench.running.memory_events import events_of, marked
+from loaderbench.running.memory_events import events_of, marked, storage_bytes
 
 LAYER = torch.ops.aten.mkldnn_rnn_layer.default
 LAYER_BACKWARD = torch.ops.aten.mkldnn_rnn_layer_backward.default
@@ -110,14 +110,11 @@ def _run(length: int, given: Sequence[Any], gradient: _Shape | None) -> Recurren
                         sequence, *arguments[:6], output, hidden, cell, *gradients, *_settings(arguments), workspace
                     )
     events = events_of(profiler)
-
-    def held(mark: str, results: Sequence[Any]) -> int:
-        given_out = sum(one.untyped_storage().nbytes() for one in results if one is not None)
-        return max(0, events.peak_bytes(f"{mark} 1") - events.live_before(f"{mark} 1") - int(given_out))
-
+    in_forward = events.held_bytes(f"{FORWARD} 1", storage_bytes(forward))
     if gradient is None:
-        return RecurrentBytes(0, held(FORWARD, forward), 0)
-    return RecurrentBytes(workspace.untyped_storage().nbytes(), held(FORWARD, forward), held(BACKWARD, backward))
+        return RecurrentBytes(0, in_forward, 0)
+    in_backward = events.held_bytes(f"{BACKWARD} 1", storage_bytes(backward))
+    return RecurrentBytes(storage_bytes(workspace), in_forward, in_backward)
 
 
 def _settings(arguments: Sequence[Any]) -> Sequence[Any]:

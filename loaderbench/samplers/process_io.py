@@ -27,7 +27,7 @@ from loaderbench.errors import UnavailableError
 from loaderbench.originals import os, time
 from loaderbench.recording.caveats import Caveat
 from loaderbench.samplers.base import Channel
-from loaderbench.samplers.procfile import ProcFile
+from loaderbench.samplers.procfile import ProcFile, stat_fields
 
 SCAN_INTERVAL_S = 1.0
 PSS_INTERVAL_S = 5.0
@@ -60,12 +60,8 @@ class ProcessTimes:
 
 
 def parse_stat(text: bytes) -> ProcessTimes:
-    """/proc/PID/stat → times and memory. Pure.
-
-    The command name may hold blanks and brackets, so fields are counted from its last bracket.
-    """
-    fields = text[text.rindex(b")") + 2 :].split()
-    # proc(5) numbers the fields from 1 and the state is the third: field n is at index n - 3.
+    """/proc/PID/stat → times and memory. Pure."""
+    fields = stat_fields(text)
     return ProcessTimes(
         state=fields[0].decode(),
         parent_pid=int(fields[1]),

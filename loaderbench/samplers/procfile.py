@@ -7,6 +7,14 @@ import os
 CHUNK_BYTES = 65536
 
 
+def stat_fields(text: bytes) -> list[bytes]:
+    """Split /proc/PID/stat after the command's name: field n of proc(5), from the third on, is at index n - 3.
+
+    The name may hold blanks and brackets, so fields are counted from its last bracket.
+    """
+    return text[text.rindex(b")") + 2 :].split()
+
+
 class ProcFile:
     """One kernel text file; each `read` starts again at its beginning.
 

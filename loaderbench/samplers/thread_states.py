@@ -22,12 +22,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loaderbench.originals import os, time
-from loaderbench.samplers.procfile import ProcFile
+from loaderbench.samplers.procfile import ProcFile, stat_fields
 
 if TYPE_CHECKING:  # it needs numpy, and a process that only samples does not
     from loaderbench.recording.thread_samples import State
 
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 READS = {
     "x86_64": {0, 17, 19, 295, 327}, "aarch64": {63, 65, 67, 69, 286},
 }  # fmt: skip
@@ -106,10 +105,15 @@ class Look:
 
     def parts(self) -> tuple[tuple[State, float], ...]:
         """The states and the part of the look that each stands for."""
-        whole = self.ran_s + self.queued_s
-        if self.state != "running" or whole <= 0:
-            return ((self.state, 1.0),)
-        return ("running", self.ran_s / whole), ("runnable", self.queued_s / whole)
+        return split_by_counters(self.state, self.ran_s, self.queued_s)
+
+
+def split_by_counters(state: State, ran_s: float, queued_s: float) -> tuple[tuple[State, float], ...]:
+    """States and the part of each. One that is ready to run is split by what its counters grew."""
+    whole_s = ran_s + queued_s
+    if state != "running" or not whole_s > 0:
+        return ((state, 1.0),)
+    return ("running", ran_s / whole_s), ("runnable", queued_s / whole_s)
 
 
 class ThreadFiles:
@@ -152,8 +156,7 @@ class ThreadFiles:
                 file.close()
 
     def _stat_fields(self) -> list[bytes]:
-        text = self._stat.read_short()
-        return text[text.rindex(b")") + 2 :].split()
+        return stat_fields(self._stat.read_short())
 
     def _sched_numbers(self) -> list[int]:
         return [0, 0, 0] if self._sched is None else [int(word) for word in self._sched.read_short().split()]

@@ -7,7 +7,7 @@ from typing import Any
 
 from loaderbench.findings.table import words
 from loaderbench.originals import os
-from loaderbench.recording.facts import WatchedDelivery
+from loaderbench.recording.facts import WatchedDelivery, room_needed
 
 MOST_PARTS, MOST_LEVELS = 20_000, 8
 """Of a batch that are looked at."""
@@ -50,11 +50,6 @@ def _parts(part: Any, field: tuple[object, ...], left: list[int]) -> Iterator[tu
     elif hasattr(part, "__dict__"):
         for key, one in vars(part).items():
             yield from _parts(one, (*field, key), left)
-
-
-def room_needed(shared_bytes: int, depth: int) -> int:
-    """Shared memory for the batches that are asked for at once, and the one that the script works on."""
-    return shared_bytes * (depth + 1)
 
 
 def warn_of_shared_memory(shared_bytes: int, depth: int, room: tuple[int, int] | None) -> None:

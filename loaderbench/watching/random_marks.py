@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import random
 import sys
-import zlib
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.watching.sample_marks import hash_of
 from loaderbench.watching.transforms import OF_DATA_SETS, data_sets
 
 SOURCES = ("numpy.random", "random", "torch", "the data set's own generator")
@@ -91,5 +91,4 @@ def _of_numpy(state: Any) -> str:
 
 def _mark(text: str | bytes) -> int:
     """A hash that is not 0."""
-    data = text.encode() if isinstance(text, str) else text
-    return (zlib.crc32(data) << 29 | zlib.adler32(data) & 0x1FFFFFFF) + 1
+    return hash_of(text.encode() if isinstance(text, str) else text) + 1

@@ -89,8 +89,12 @@ def mark_of(sample: Any) -> int | None:
     _collect(sample, parts, MOST_LEVELS)
     if not parts:
         return None
-    text = b"".join(parts)
-    return zlib.crc32(text) << 29 | zlib.adler32(text) & 0x1FFFFFFF
+    return hash_of(b"".join(parts))
+
+
+def hash_of(data: bytes) -> int:
+    """61 bits, the same in every process."""
+    return zlib.crc32(data) << 29 | zlib.adler32(data) & 0x1FFFFFFF
 
 
 def _collect(part: Any, found: list[bytes], levels: int) -> None:

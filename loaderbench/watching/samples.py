@@ -19,6 +19,7 @@ from loaderbench.forks import wait_for
 from loaderbench.neutral import FOLDER
 from loaderbench.originals import os
 from loaderbench.recording.thread_samples import Place, SampledThread, SampleRows, State, ThreadSamples
+from loaderbench.samplers.thread_states import split_by_counters
 from loaderbench.watching.kept import Kept
 
 ROOT = str(Path(__file__).parents[2])
@@ -162,10 +163,7 @@ class _Block:
         self._queued_s += queued_s
 
     def parts(self, state: State) -> tuple[tuple[State, float], ...]:
-        whole_s = self._ran_s + self._queued_s
-        if state != "running" or not whole_s > 0:
-            return ((state, 1.0),)
-        return ("running", self._ran_s / whole_s), ("runnable", self._queued_s / whole_s)
+        return split_by_counters(state, self._ran_s, self._queued_s)
 
 
 class _Rows:

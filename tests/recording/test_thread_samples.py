@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from loaderbench.recording.estimate import Estimate
 from loaderbench.recording.thread_samples import (
     STATES,
+    UNKNOWN_PLACE,
     Place,
+    Role,
     SampledThread,
     SampleRows,
     State,
+    ThreadSamples,
     share_of,
-    shares_of_places,
-    shares_of_states,
     wilson,
 )
 
@@ -28,6 +32,14 @@ def looked_at(states: list[list[State]], weights: list[list[float]] | None = Non
         for number, thread in enumerate(threads):
             rows.add(float(look), thread, states[number][look], weights[number][look] if weights else 1.0)
     return rows
+
+
+def share(samples: ThreadSamples, role: Role, is_counted: Any) -> Estimate | None:
+    return share_of(samples, samples.threads_of(role), is_counted)
+
+
+def share_in(samples: ThreadSamples, role: Role, state: State) -> Estimate | None:
+    return share(samples, role, samples.state == STATES.index(state))
 
 
 def test_the_interval_of_a_count_is_wilsons() -> None:
@@ -46,9 +58,9 @@ def test_intervals_hold_for_periodic_work_at_random_times(together: bool) -> Non
         phases = np.zeros(4) if together else draws.uniform(0, 0.7, 4)
         reads = [((times + phase) % 0.7) < 0.21 for phase in phases]
         states: list[list[State]] = [["file" if one else "running" for one in row] for row in reads]
-        found = {one.state: one.fraction for one in shares_of_states(looked_at(states).samples(), "worker")}
-        low, high = found["file"].low, found["file"].high
-        assert low is not None and high is not None
+        found = share_in(looked_at(states).samples(), "worker", "file")
+        assert found is not None and found.low is not None and found.high is not None
+        low, high = found.low, found.high
         held += low <= 0.3 <= high
     assert held / trials >= 0.92
     width = high - low
@@ -57,10 +69,11 @@ def test_intervals_hold_for_periodic_work_at_random_times(together: bool) -> Non
 
 def test_a_look_counts_by_its_weight() -> None:
     samples = looked_at([["sleep", "running"]], [[3.0, 1.0]]).samples()
-    assert [(one.state, one.fraction.value) for one in shares_of_states(samples, "worker")] == [
-        ("sleep", 0.75),
-        ("running", 0.25),
-    ]
+    found = {state: share_in(samples, "worker", state) for state in STATES}
+    assert {state: one.value for state, one in found.items() if one is not None and one.value > 0} == {
+        "sleep": 0.75,
+        "running": 0.25,
+    }
 
 
 def test_places_are_kept_once_and_shared_out() -> None:
@@ -71,15 +84,13 @@ def test_places_are_kept_once_and_shared_out() -> None:
         rows.add(number, thread, "running", 1.0, place)
     samples = rows.samples()
     assert samples.places == (here, there)
-    assert [(one.place, round(one.fraction.value, 3)) for one in shares_of_places(samples, "consumer")] == [
-        (here, 0.6),
-        (None, 0.2),
-        (there, 0.2),
-    ]
+    for place, expected in ((0, 0.6), (UNKNOWN_PLACE, 0.2), (1, 0.2)):
+        found = share(samples, "consumer", samples.place == place)
+        assert found is not None and round(found.value, 3) == expected
 
 
 def test_of_a_role_that_was_not_seen_no_share_is_known() -> None:
     samples = looked_at([["sleep"]]).samples()
-    assert shares_of_states(samples, "pin") == []
+    assert share_in(samples, "pin", "sleep") is None
     assert share_of(samples, [], samples.state == STATES.index("sleep")) is None
-    assert shares_of_states(SampleRows().samples(), "worker") == []
+    assert share_in(SampleRows().samples(), "worker", "sleep") is None
