@@ -23,8 +23,8 @@ SETTLES = 0.3
 MUCH_BYTES, MUCH_PART = 8 << 20, 0.02
 """Growth over 1,000 batches that is told: both, the part being of the memory held."""
 FEW_READINGS, MUCH_GROWN_BYTES, MUCH_GROWN, FALLS = 3, 32 << 20, 0.25, 0.1
-"""Growth within an epoch that is told of so few readings: both, the part being of the first one; and what it may fall
-between two of them, as a part of it."""
+"""Least readings of an epoch, and least growth between the first and the last: in bytes, and as a part of the first.
+Between two readings memory may fall by FALLS of the growth."""
 LONG_WAIT = 3.0
 """A wait counts as long beyond so many times the median one, and a tenth of a step."""
 IN_TURN, LEAST_LONG = 0.7, 8

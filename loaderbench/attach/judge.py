@@ -678,7 +678,7 @@ def _decodes(*names: str) -> bool:
 
 
 def contention_by(seen: Seen, pipe: Pipeline) -> CauseDetail | None:
-    """Who keeps the processors from the job; None where nobody is seen to."""
+    """Name what takes the processors that the job needs; None if unknown."""
     job, window = seen.job, max(seen.job.window_s, 1e-9)
     cpus = job.processors
     queued = sum(use.queued_s for use in job.uses)

@@ -19,7 +19,7 @@ from loaderbench.pipeline.stages import Stages, Times
 
 
 def unordered_step_s(stages: Stages, order: Order) -> Times:
-    """[D] mean seconds a step in each replay. For a pipeline with workers whose device is not behind the host."""
+    """[D] mean seconds a step in each replay. For a pipeline with workers whose device keeps up with the host."""
     draws, num = order.rows.shape
     one, at = stages.batches, order.rows.T
     work, cpu = (one.read + one.prep)[at], one.cpu[at] / stages.processors

@@ -420,7 +420,7 @@ class _Text:
                 return False
 
     def members(self, *, inside: bool = False) -> Iterator[str]:
-        """The keys of the object that begins here, or goes on here; the caller takes the value after each key."""
+        """The keys of the object that begins or continues here; the caller takes the value after each key."""
         if not inside:
             self._expect("{")
             if self.peek() == "}":

@@ -160,7 +160,7 @@ def _sections(record: RunRecord) -> dict[str, Lines]:
     """What a first screen can show around the shares, in the order from top to bottom."""
     advice = () if record.verdict is None else record.verdict.advice
     tried = [f"{number}. {fmt.advice(entry)}{_verified(entry)}" for number, entry in enumerate(advice, 1)]
-    told = [] if record.residual is None else [explained(record.residual)]
+    residual = [] if record.residual is None else [explained(record.residual)]
     worded = [fmt.clean(one.sentence()) for one in record.caveats if one.severity == VERDICT]
     others = [one.code for one in record.caveats if one.severity == VERDICT][1:]
     serious = [f"these change the verdict too: {', '.join(others)}"] if others else []
@@ -171,7 +171,7 @@ def _sections(record: RunRecord) -> dict[str, Lines]:
     return {
         "What to try next": _first_of(tried, 0, 2),
         TITLE: [(0, line) for line in price_lines(record)],
-        SHARES_AT: _first_of([*leading_evidence(record), *told], 1, 3),
+        SHARES_AT: _first_of([*leading_evidence(record), *residual], 1, 3),
         "Where the script's time went": [] if seen is None else _first_of(time_lines(seen), 1 if applied else 0, 4),
         "Also seen": _first_of(note_lines(record), 0 if applied or is_of_a_thread else 3, 3),
         "Caveats": [*((0, line) for line in [*worded[:1], *serious]), *((2, line) for line in codes_line(codes))],

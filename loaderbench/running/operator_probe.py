@@ -63,7 +63,7 @@ class OperatorCall:
     key: str
     """The same for calls that allocate the same."""
     batch: int = 0
-    """Samples of a call that is run at smaller batches; 0: it is run as it is."""
+    """Samples of a call that is run at smaller batches; 0: it is run unmodified."""
 
     @classmethod
     def of(cls, operator: Any, arguments: Sequence[Any], keywords: Any, results: Sequence[Any]) -> OperatorCall | None:

@@ -36,7 +36,7 @@ class CannotLearn(Exception):
 
 
 class Unreadable(Exception):
-    """What was read is no stack: the process goes on meanwhile, or has ended."""
+    """What was read is not a stack: the process ran meanwhile, or has ended."""
 
 
 class Span(NamedTuple):
@@ -435,7 +435,7 @@ def _text(memory: Memory, address: int) -> str:
 
 
 _STATE_AT = object.__basicsize__ + 2 * WORD
-"""In a string: behind its length and hash."""
+"""In a string: after its length and hash."""
 
 
 def _own_bytes(address: int, size: int) -> bytes:

@@ -76,7 +76,7 @@ class BatchFunction:
     def _look(self) -> None:
         try:
             self._search()
-        except Exception as error:  # the script goes on, and what it lacks is said
+        except Exception as error:  # the script continues, and the record says why nothing was found
             assert self._watcher.sampling is not None
             self._watcher.sampling.problem = f"no function was looked for: {error!r}"
 

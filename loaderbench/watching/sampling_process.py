@@ -140,7 +140,7 @@ def sample(pid: int, out: int) -> None:
     """Until the script ends, or says so."""
     os.write(out, f"i {os.getpid()}\n".encode())
     script = os.pidfd_open(pid)
-    sampler, drawn, told = _Sampler(pid, out), random.Random(), b""
+    sampler, drawn, asked = _Sampler(pid, out), random.Random(), b""
     due, reported = time.monotonic(), 0.0
     while True:
         gap_s = sampler.gap_s()
@@ -151,7 +151,7 @@ def sample(pid: int, out: int) -> None:
                 return
             if 0 in ready:
                 part = os.read(0, 4096)
-                *lines, told = (told + part).split(b"\n")
+                *lines, asked = (asked + part).split(b"\n")
                 if not part or not sampler.goes_on(lines):
                     return
         if due - reported > REPORT_S:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -75,7 +76,8 @@ def test_a_slow_loader_is_found_from_outside(tmp_path: Path, start: str) -> None
     assert (one["pid"], one["workers"]) == (pid, 2)
     assert (found["verdict"]["bottleneck"], found["verdict"]["cause_detail"]) == ("prep", "sleep")
     gain = found["verdict"]["speedup_if_removed"]["prep"]
-    assert gain["low"] <= 4.2 and gain["high"] >= 3.0  # two workers make one in 20 ms, the step takes 5
+    most = math.inf if gain["high"] is None else gain["high"]  # null: without a bound
+    assert gain["low"] <= 4.2 and most >= 3.0  # two workers make one in 20 ms, the step takes 5
     assert one["steps_per_s"]["value"] == pytest.approx(48, rel=0.15)
     assert found["cores_used_fraction"] < 0.1
 
