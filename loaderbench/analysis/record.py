@@ -407,8 +407,8 @@ class Judged:
             ingestion_rate=rate_of(self.arms.get(Arm.DEVICE)),
             accelerator_utilization_fraction=None if found.utilization is None else found.utilization.value,
             accelerator_utilization=found.utilization,
-            shares=found.shares if self.facts.watched is None else moved(found.shares, self._verdict(), self.named),
-            verdict=self._verdict(),
+            shares=found.shares if self.facts.watched is None else moved(found.shares, self.verdict, self.named),
+            verdict=self.verdict,
             capacities=self._capacities(),
             storage=self.storage,
             transfer=self.transfer,
@@ -434,7 +434,9 @@ class Judged:
             residual=self._residual(),
         )
 
-    def _verdict(self) -> Verdict:
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The verdict with its advice."""
         contention = self.attribution.shares["contention"]
         starved = (self.starved_fraction or 0.0) > STARVED
         verdict = next_run.without_contention(self.attribution.verdict, self.model)

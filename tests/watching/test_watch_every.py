@@ -92,7 +92,7 @@ def test_a_script_that_ends_leaves_one_run_that_had_ended(tmp_path: Path) -> Non
     assert run.record.watched is not None and run.record.watched.loaders[0].num_batches == 400
     cost = run.record.watched.cost
     assert cost is not None and cost.num_writes >= 1 and cost.longest_write_s > 0
-    assert run.record.overhead_fraction is not None and run.record.overhead_fraction < 0.4  # of some seconds
+    assert run.record.overhead_fraction is not None and run.record.overhead_fraction < 0.3  # of some seconds
     whole = loaderbench("show", "latest", "--all", "--results", "results", folder=tmp_path)
     assert "watching took at most" in whole.out
     assert sorted(path.name for path in run.path.iterdir()) == ["arrays.npz", "case.json", "facts.json", "run.json"]
