@@ -201,6 +201,7 @@ def test_a_flag_beats_the_study_file(name: str, asked: Callable[..., StudyOption
         "res": ["256"], "cache": ["cold"], "decoder": ["libjpeg"], "decode_scale": ["off"], "workers": ["1"],
         "io_threads": ["0"], "buffer_ratio": ["2"], "output": ["float32"], "loader_option": ["c=2"],
         "decoder_option": ["c=2"], "precision": ["fp16"], "loss_scale": ["dynamic"], "steps": ["5"], "duration": ["60"],
+        "ci_target": ["0.03"],
         "max_bytes": ["1k"], "all_reduce": ["1k"], "warmup": ["1"], "input_shape": ["3,64,64"],
         "overlap": ["--overlap"], "kernels": ["--kernels"],
     }  # fmt: skip

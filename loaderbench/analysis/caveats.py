@@ -90,6 +90,8 @@ def _of_the_arms(judged: Judged, record: RunRecord) -> Iterator[Caveat]:
             why = "measured_once"
         elif judged.ended_early:
             why = "interrupted"
+        elif judged.facts.rounds.stopped_by == "decided":
+            why = "decided"
         elif judged.facts.rounds.stopped_by == "duration" or Arm.FREE in missing:  # no loader forbids it: it was spared
             why = "no_time"
         names: list[Json] = [arm.value for arm in missing]
@@ -196,7 +198,7 @@ def _of_steadiness(judged: Judged) -> Iterator[Caveat]:
         )
     half_width = real.width.whole
     target = judged.case.effort.ci_target
-    if half_width > target:
+    if half_width > target and judged.facts.rounds.stopped_by != "decided":  # then it was not asked for
         known = half_width if half_width < float("inf") else None
         stopped_by = judged.facts.rounds.stopped_by
         yield Caveat("ci_target_missed", {"half_width": known, "target": target, "stopped_by": stopped_by})

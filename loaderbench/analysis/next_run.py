@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from loaderbench.analysis.model import Model
+from loaderbench.analysis.statistics import at_every_look
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.record import Estimate, Verdict
 
@@ -46,6 +47,21 @@ def without_contention(verdict: Verdict, model: Model) -> Verdict:
     if gain.low is not None:
         gain = replace(gain, low=max(1.0, gain.low))
     return replace(verdict, speedup_if_removed={**verdict.speedup_if_removed, "contention": gain})
+
+
+def of_many_looks(verdict: Verdict) -> Verdict:
+    """The gains of a run that was judged again and again, and ended when it was decided: with intervals that hold at
+    all looks."""
+
+    def held(gain: Estimate | None) -> Estimate | None:
+        if gain is None or gain.n < 2:
+            return gain
+        low, high = (None if end is None else at_every_look(gain.value, end, gain.n) for end in (gain.low, gain.high))
+        low = None if low is None else max(1.0, low)
+        return replace(gain, low=low, high=high, method=f"{gain.method}; holds at every look")
+
+    gains = {cause: held(gain) for cause, gain in verdict.speedup_if_removed.items()}
+    return replace(verdict, speedup_if_removed=gains, joint_speedup=held(verdict.joint_speedup))
 
 
 def of_a_script(verdict: Verdict) -> Verdict:

@@ -46,7 +46,7 @@ from loaderbench.analysis.watched_advice import advise_watched
 from loaderbench.analysis.watched_counts import counted_details
 from loaderbench.analysis.watched_notes import notes_of
 from loaderbench.analysis.watched_places import Named, moved, named, names
-from loaderbench.cases.arms import Arm
+from loaderbench.cases.arms import ARMS, Arm
 from loaderbench.cases.case import CacheState, Case, Change
 from loaderbench.pipeline.fit import fit, giving_workers
 from loaderbench.pipeline.gains import Replays
@@ -85,6 +85,7 @@ from loaderbench.recording.record import (
     Stage,
     StepTimes,
     StorageFigures,
+    Timing,
     TransferFigures,
     Verdict,
     finite,
@@ -125,13 +126,6 @@ def analyze(run: Run) -> RunRecord:
         figures = replace(figures, verdict=replace(figures.verdict, advice=()))
     figures = replace(figures, caveats=(*run.caveats, *run.recording.caveats, *caveats_of(judged, figures)))
     return finite(figures if judged.facts.watched is None else enforced(figures))
-
-
-def verdict_so_far(case: Case, recording: Recording) -> Verdict | None:
-    """The verdict, without advice, on what was recorded up to now; None before a window of `real`."""
-    run = Run(run_id="", case=case, status="ok", started_at="", wall_s=0.0, environment=None, recording=recording)
-    judged = judged_run(run, recording)
-    return None if judged is None else judged.attribution.verdict
 
 
 def predicted_gain(run: Run, change: Change) -> Estimate | None:
@@ -425,6 +419,7 @@ class Judged:
             arms={arm: _arm(steps) for arm, steps in self.arms.items()},
             preparation=_preparation(self.recording),
             stopped_by=facts.rounds.stopped_by,
+            timing=self._timing(),
             short_run=_short_run(self.case, self.recording, rate),
             doses=self.doses,
             storage_by_shadow=None if self.shadow_part is None else self.shadow_part.estimate("fraction"),
@@ -439,7 +434,10 @@ class Judged:
         """The verdict with its advice."""
         contention = self.attribution.shares["contention"]
         starved = (self.starved_fraction or 0.0) > STARVED
-        verdict = next_run.without_contention(self.attribution.verdict, self.model)
+        found = self.attribution.verdict
+        if self.facts.rounds.stopped_by == "decided":
+            found = next_run.of_many_looks(found)
+        verdict = next_run.without_contention(found, self.model)
         if self.usable_cpus is None:  # workers that they can feed
             return verdict
         if self.facts.watched is not None:
@@ -521,6 +519,21 @@ class Judged:
         told = [(seconds, steps) for seconds, steps in known if seconds is not None]
         steps = sum(steps for _, steps in told)
         return sum(seconds for seconds, _ in told) / steps if steps else None
+
+    def _timing(self) -> Timing | None:
+        """None of a watched script, whose own steps are measured as they come."""
+        effort, facts = self.case.effort, self.facts
+        if facts.watched is not None:
+            return None
+        took = {arm: sum(one.wall_s or 0.0 for one in self.recording.of(arm)) for arm in (*ARMS, Arm.PREP)}
+        asked = effort.steps is None and not effort.until_decided
+        return Timing(
+            asked_s=effort.duration_s if asked or effort.strict_duration else None,
+            wall_s=self.run.wall_s,
+            first_answer_s=facts.first_answer_s,
+            decided_s=facts.decided_s,
+            real_fraction=took[Arm.REAL] / sum(took.values()) if took[Arm.REAL] else None,
+        )
 
     def _first_batch_s(self) -> float | None:
         """Loader construction → first batch delivered, the first time that the data set was read."""

@@ -128,8 +128,10 @@ History
     33 advice is predicted by replay of the run's batches, and a record says how well that explains the run
     34 samples, stamps and counts of a watched script name its cause, and the line; figures that contradict each other
        are left out
+    35 what an arm of a single window may be off by tell the windows of the others; a run that ended because it was
+       decided tells its gains with intervals that hold at every look; records have `timing`
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 34
+RULES_VERSION = 35

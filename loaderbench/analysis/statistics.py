@@ -20,6 +20,8 @@ SCALES = ("s", "samples/s", "ratio")
 """Units in which a value is never 0, so that multiples of it mean something."""
 POOLING_Z = 0.6745
 """75 % quantile of the normal distribution."""
+TIGHTEST = 2.0
+"""Blocks for each unit of m of a confidence sequence, which is tightest, beside one look, at about five of them."""
 FEWEST_SHARED = 3
 """Rounds from which on an arm outside the pool can share something with the others."""
 Key = TypeVar("Key", bound=Hashable)
@@ -201,20 +203,24 @@ def draws_of_mean(
     stretch = np.divide(blocks.half_widths(), plain, out=np.ones_like(plain), where=plain > 0)
     away = (drawn - centre) * stretch
     if width is not None:
-        away = _along(away, float(centre[0]), width)
+        away = _along(away, float(centre[0]), width, stream)
     away = np.divide(away, centre, out=np.zeros_like(away), where=centre != 0)
     longer = np.maximum(away[:, :1], 0.0)
     factors = np.where(away < 0, np.exp(np.minimum(away, 0.0)), 1 + away) * np.exp(longer) / (1 + longer)
     return np.asarray(centre * factors)
 
 
-def _along(away: NDArray[np.float64], centre: float, width: Width) -> NDArray[np.float64]:
+def _along(away: NDArray[np.float64], centre: float, width: Width, stream: int) -> NDArray[np.float64]:
     """The deviations with those of the first quantity brought to `width`, its shared part the same in all arms; the
-    other quantities move with it as they did."""
+    other quantities move with it as they did. Blocks that are all alike say nothing of other windows: what these may be
+    off by is then drawn for itself, of the first quantity alone."""
     first = away[:, 0]
     variance = float((first**2).mean())
     if not variance > 0:
-        return away
+        if not 0 < width.whole < np.inf:
+            return away
+        alone = np.random.default_rng([_SEED, 2**31, stream]).standard_normal(len(first))
+        return np.column_stack([alone * centre * width.whole / 1.96, away[:, 1:]])
     shared = width.shared
     own = first / np.sqrt(variance)
     wanted = np.sqrt(shared) * _rounds_in_common(len(first)) + np.sqrt(1 - shared) * own
@@ -252,7 +258,7 @@ def widths(arms: Mapping[Key, Blocks], alike: Collection[Key]) -> dict[Key, Widt
     `alike`: arms fed by one loader. The spread between windows of 3 or 4 rounds is badly known from one arm; where
     theirs agree it is that of all of them (`_pooled`). Elsewhere an arm's own part is what is left after the mean
     deviation of the others that are alike is taken out of each round. An arm that did not move with them has more left
-    than it had, and then it shares nothing. An arm of one window varies as those of the pool do.
+    than it had, and then it shares nothing. What an arm of one window may be off by tell the windows of the others.
     """
     moves = {arm: _by_turn(blocks) for arm, blocks in arms.items()}
     crew = [arm for arm in arms if arm in alike and len(arms[arm]) > 1 and len(moves[arm]) > 1]
@@ -274,10 +280,24 @@ def widths(arms: Mapping[Key, Blocks], alike: Collection[Key]) -> dict[Key, Widt
             left = np.array([moves[arm][turns[c]] for c in both]) - table[np.ix_(others, both)].mean(axis=0)
             own = max(within, _t_width(float(left.var(ddof=1)), len(both) - 1) / len(both) ** 0.5)
         found[arm] = Width(alone, min(own, alone))
-        if arm in alike and len(moves[arm]) == 1 and (known := [one for one in pooled.values() if one is not None]):
-            whole, own = max(alone, known[0][0]), max(own, known[0][1])  # a single window, as the others' differ
+        if len(moves[arm]) == 1 and (of_one := _of_one_window(arms, moves, pooled)) is not None:
+            whole, own = max(alone, of_one[0]), max(own, of_one[1])
             found[arm] = Width(whole, min(own, whole))
     return found
+
+
+def _of_one_window(
+    arms: Mapping[Key, Blocks], moves: Mapping[Key, Mapping[int, float]],
+    pooled: Mapping[Key, tuple[float, float] | None],
+) -> tuple[float, float] | None:  # fmt: skip
+    """Half-widths of a single window, whole and own: as those of the pool differ, else as those of the arm that has the
+    most. None where no arm has several."""
+    known = [one for one in pooled.values() if one is not None]
+    most = max(arms, key=lambda arm: len(moves[arm]))
+    if known or len(moves[most]) == 1:
+        return known[0] if known else None
+    width = _fraction(arms[most], arms[most].half_widths()) * len(moves[most]) ** 0.5
+    return width, width
 
 
 def _by_turn(blocks: Blocks) -> dict[int, float]:
@@ -366,6 +386,23 @@ def interval(
     low, high = np.percentile(draws, [2.5, 97.5])
     bounded = unit not in SCALES or not high > UNBOUNDED * abs(value)
     return Estimate(float(value), float(min(low, value)), float(max(high, value)) if bounded else None, unit, n, method)
+
+
+def wider_at_every_look(n: int) -> float:
+    """How many times as wide as the interval of one look, of n blocks, one is that holds the truth at all looks
+    together, at 95 %: a confidence sequence, the asymptotic one of Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas
+    (`Time-uniform central limit theory and asymptotic confidence sequences`, Annals of Statistics 52, 2024), whose
+    boundary is the normal mixture of Robbins (1970): √(2 (1 + 1/m) ln(√(1 + m) ÷ α)) standard errors, with
+    m = n ÷ TIGHTEST. That is 1.5 to 1.7 times for 4 to 200 blocks."""
+    m = n / TIGHTEST
+    return float(np.sqrt(2 * (1 + 1 / m) * np.log(np.sqrt(1 + m) / 0.05)) / 1.96)
+
+
+def at_every_look(value: float, end: float, n: int) -> float:
+    """An end of a ratio's interval of one look, of n blocks, moved to where it holds at all looks."""
+    if not 0 < min(value, end) <= max(value, end) < np.inf:
+        return end
+    return float(value * (end / value) ** wider_at_every_look(n))
 
 
 def pool_adjacent_violators(values: NDArray[np.float64]) -> NDArray[np.float64]:

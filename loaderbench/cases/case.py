@@ -204,12 +204,11 @@ class Effort:
     )
     warmup: int | None = case_option("Warm-up steps of each window  [default: until steady]", None)
     """Warm-up steps of each window; None: until the loader's queue is steady."""
-    steps: int | None = case_option(
-        "Steps to measure in each arm; all of them unless --duration is given too  [default: until --ci-target]", None
-    )
+    steps: int | None = case_option("Steps to measure in each arm; all of them unless --duration is given too", None)
     """Measured steps of each arm, whatever time they take; None: until `ci_target` or `duration_s`."""
     duration_s: float = case_option(
-        "Time limit for measuring a case, in seconds  [default: 60; with --steps none]",
+        "Measure a case for so many seconds at most  [default: a single case until its cause is decided, several until "
+        "--ci-target; 60 s at most; with --steps no limit]",
         DURATION_S, asked=None, name="duration",
     )  # fmt: skip
     """Most seconds of measuring, all arms together. With `steps`, unless `strict_duration`, only what is usual."""
@@ -220,8 +219,13 @@ class Effort:
         None, kind=Size, metavar="SIZE",
     )  # fmt: skip
     """Limit on the bytes read from the data set's storage; None: no limit."""
-    ci_target: float = case_option("Stop at this 95 % half-width, as a fraction of the step time", 0.03)
+    ci_target: float = case_option(
+        "Measure until every step time is known to this 95 % half-width, a fraction of it  [default: 0.03]",
+        0.03, asked=None,
+    )  # fmt: skip
     """Stop when the 95 % half-width of every arm's step time is at most this fraction."""
+    until_decided: bool = False
+    """Stop as soon as the cause and the order of advice are decided (analysis/decided.py)."""
     kernels: bool = case_option("Trace a few steps after the arms, to find gaps between the device's kernels", True)
     """Trace a short window of steps after the arms, for the kernel gaps."""
     max_failure_fraction: float = case_option(

@@ -144,7 +144,7 @@ def check_values(options: StudyOptions) -> None:
         check_range(flag_of(name), min(value) if isinstance(value, tuple) else value, least, most)
     if options.duration is not None:
         check_seconds("--duration", options.duration)
-    if not 0 < options.ci_target < 1:
+    if options.ci_target is not None and not 0 < options.ci_target < 1:
         raise ConfigError(f"--ci-target is a fraction such as 0.03, not {options.ci_target:g}")
     if not 0 <= options.max_failures <= 1:
         raise ConfigError(f"--max-failures is a fraction from 0 to 1, not {options.max_failures:g}")

@@ -58,6 +58,8 @@ def measure(
     with progress("preparing the data set") as on_progress:
         subjects = find_data_sets(dataset, options, generated=generated, progress=on_progress)
     cases = planned(options, subjects, on_note=lambda note: None if output.quiet else say(note))
+    if save_profile is not None:  # whose times are to be known precisely, whatever limits the run
+        cases = [case.changed(until_decided=False) for case in cases]
     if dry_run:
         show_plan(cases)
         return
@@ -96,7 +98,9 @@ def _started(cases: Sequence[Case], output: OutputOptions, *, resume: bool) -> A
     if not output.quiet:
         seconds = sum(expected_seconds(case) for case in cases)
         what = cases[0].title if len(cases) == 1 else f"{len(cases)} cases"
-        say(f"measuring {what} (about {f'{seconds:.0f} s' if seconds < 100 else f'{seconds / 60:.0f} minutes'})")
+        most = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"
+        limit = "until its cause is decided, at most" if cases[0].effort.until_decided else "about"
+        say(f"measuring {what} ({limit} {most})")
     decoder = cases[0].feed.decoder
     needs_prefix = decoder is not None and plugins.DECODERS.find(decoder).traits.prefix is not None
     return nullcontext() if needs_prefix else Ahead()

@@ -99,7 +99,8 @@ def show_plan(cases: Sequence[Case], title: Callable[[Case], str] = attrgetter("
         echo(title(case))
     seconds = sum(expected_seconds(case) for case in cases)
     longer = "" if all(case.effort.is_limited for case in cases) else ", longer if --steps take longer"
-    echo(f"{counted(len(cases), 'case')}, at most {seconds / 60:.1f} minutes{longer}")
+    sooner = ", less where its cause is decided sooner" if any(case.effort.until_decided for case in cases) else ""
+    echo(f"{counted(len(cases), 'case')}, at most {seconds / 60:.1f} minutes{longer}{sooner}")
 
 
 def view_of(

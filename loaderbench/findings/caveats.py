@@ -191,7 +191,7 @@ CAVEATS = (
         "{arms}: {why}. Figures that need these arms are missing",
         examples=tuple(
             {"arms": ["ram"], "why": why}
-            for why in ("not_asked", "measured_once", "not_allowed", "no_time", "interrupted")
+            for why in ("not_asked", "measured_once", "not_allowed", "no_time", "decided", "interrupted")
         ),
         choices={
             "why": {
@@ -199,6 +199,7 @@ CAVEATS = (
                 "measured_once": "only `real` can measure the data set's own cache state, and only once; use --cache "
                 "cold or warm to measure all",
                 "no_time": "the steps take too long to measure these arms too; raise --duration",
+                "decided": "the cause was decided without them; --duration 60 measures them too",
                 "interrupted": "the run stopped before they were measured",
                 "not_allowed": "the loader or the data set does not support them",
             }

@@ -1056,7 +1056,9 @@ class RoundFacts:
     arms: tuple[Arm, ...]
     """The arms of a round, in order."""
     num_rounds: int
-    stopped_by: Literal["ci_target", "duration", "steps", "max_bytes", "measured_once", "ended", "interrupted"]
+    stopped_by: Literal[
+        "decided", "ci_target", "duration", "steps", "max_bytes", "measured_once", "ended", "interrupted"
+    ]
     """`interrupted`: the run did not come to its end, and what was measured until then is kept."""
 
 
@@ -1088,6 +1090,11 @@ class Facts:
     """None for a run of our own loop."""
     overtime_s: float | None = None
     """Seconds that work which could not be cut short took beyond `duration_s`, as was said before it began."""
+    first_answer_s: float | None = None
+    """From the start of the measuring process until the windows so far named a cause; None where none did, nobody
+    looked, or an older version measured."""
+    decided_s: float | None = None
+    """The same until they decided the run."""
 
 
 @dataclass

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from loaderbench.cases.arms import Arm
+from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import Facts, Segment
 from loaderbench.recording.record import Verdict
@@ -36,6 +37,23 @@ class SoFar:
     """From the start of the measuring process."""
     signs: str = ""
     """By which signs, in words, it is a rough verdict (running/rough.py); empty: it is by the rules."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the windows so far say."""
+
+    verdict: Verdict
+    is_clear: bool
+    """The cause, its kind and its gain are beyond all limits, by this look alone."""
+    said: tuple[Json, ...]
+    """Cause, kind and order of advice: what must be the same at the next look."""
+    telling: tuple[Arm, ...]
+    """Arms besides `real` by how much of what is unknown of the largest gain is theirs, the most first."""
+
+    def is_decided(self, before: Look | None) -> bool:
+        """Whether two looks, one after the other, are clear and say the same."""
+        return self.is_clear and before is not None and before.is_clear and self.said == before.said
 
 
 @dataclass(frozen=True)

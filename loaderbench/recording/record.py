@@ -616,6 +616,21 @@ class PriceFigures:
 
 
 @dataclass(frozen=True)
+class Timing:
+    """How long a run took, and from when on it had its answer. Seconds count from the start of its process."""
+
+    asked_s: float | None
+    """`--duration`; None: as long as it took to decide, or for a number of steps."""
+    wall_s: float
+    first_answer_s: float | None
+    """Until the windows so far named a cause; None: none did, nobody looked, or an older version measured."""
+    decided_s: float | None
+    """Until they decided it (docs/method.md, `Decided`)."""
+    real_fraction: float | None
+    """Part of `real` in the time of all windows, with their warm-up."""
+
+
+@dataclass(frozen=True)
 class RunRecord:
     """One measured run: results/<run_id>/run.json and `loaderbench run --json`."""
 
@@ -677,6 +692,7 @@ class RunRecord:
     preparation: Mapping[Arm, PreparationFigures] = field(default_factory=dict)
     """Of the arms whose loader records it. The same work in each (caveat `preparation_differs`)."""
     stopped_by: str | None = None
+    timing: Timing | None = None
     short_run: ShortRun | None = None
     """null where no short runs were asked for."""
     watched: WatchedFacts | None = None

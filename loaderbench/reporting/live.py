@@ -184,7 +184,8 @@ class Progress:
         """(seconds that the case takes, what is shown of them). A number of steps takes what it takes: until its
         process says how long, that is not known."""
         if self._told_s is not None:
-            return self._told_s, f" of about {self._told_s:.0f} s"
+            about = "at most" if case.effort.until_decided else "about"
+            return self._told_s, f" of {about} {self._told_s:.0f} s"
         whole = self._expected_s[self._number - 1] if self._number <= len(self._expected_s) else case.effort.duration_s
         return (whole, f" of at most {whole:.0f} s") if case.effort.is_limited else (max(whole, passed), "")
 

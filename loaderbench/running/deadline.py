@@ -92,11 +92,14 @@ class Deadline:
         clock: Callable[[], float] = time.perf_counter,
         *,
         asked: bool = True,
+        may_end: bool = False,
     ) -> None:
         """`started_s`: when the process was started for this work, by `clock`; None: now. `start_s`: for which its
         start, Python and its imports, used a processor or waited for one; None: unknown. `asked`: `duration_s` is a
-        limit, and not only what is usual where a number of steps takes its time."""
+        limit, and not only what is usual where a number of steps takes its time; `may_end`: the work may be done long
+        before it."""
         self._clock, self._report, self.duration_s, self._asked = clock, report, duration_s, asked
+        self._may_end = may_end
         self._started_s = clock() if started_s is None else started_s
         self.phases: dict[str, float] = {}
         """Seconds of what came before the rounds, by the names of PHASES, in order."""
@@ -171,5 +174,6 @@ class Deadline:
         if not self._asked and not to_end:
             self._report(Notice(why))
             return
-        limit = f", beyond --duration {self.duration_s:g}" if self._asked else ""
-        self._report(Notice(f"{why}: the run takes about {about_s:.0f} s{limit}", about_s))
+        limit = f", beyond --duration {self.duration_s:g}" if self._asked and not self._may_end else ""
+        about = "at most" if self._may_end else "about"
+        self._report(Notice(f"{why}: the run takes {about} {about_s:.0f} s{limit}", about_s))

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from loaderbench.analysis.record import analyze, verdict_so_far
+from loaderbench.analysis.decided import look
+from loaderbench.analysis.record import analyze
 from loaderbench.cases.case import Case
 from loaderbench.errors import CaseFailed
 from loaderbench.interrupts import interrupts_held
@@ -77,7 +78,7 @@ def measure_case(
     folder, kept, begun = store.open_run(case), Kept(), time.perf_counter()
     try:
         run = supervise(
-            case, folder, lambda message: on_message(case, message), verdict_so_far, kept=kept, ranked=ranked,
+            case, folder, lambda message: on_message(case, message), look, kept=kept, ranked=ranked,
             seat=seat, ahead=ahead,
         )  # fmt: skip
     except (KeyboardInterrupt, SystemExit) as stop:

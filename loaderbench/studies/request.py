@@ -117,8 +117,9 @@ def plan(
     """All cases of a study over these data sets, repeats outermost so that each is spread over the whole time.
 
     The cases come in a random order, drawn by the seed anew for each repeat, so that a drift of the machine affects no
-    setting more than others. A loader in the main process gives one case for the whole list of workers; a loader that
-    uses none of our decoders gives one for the list of decoders.
+    setting more than others. A single one without a limit of time, steps or precision ends once its cause is decided;
+    of several the rates are compared, so each is measured until it is known. A loader in the main process gives one
+    case for the whole list of workers; a loader that uses none of our decoders gives one for the list of decoders.
 
     Args:
         on_note: called for each choice made for the user.
@@ -161,6 +162,8 @@ def plan(
         unique = list({case.key: case for case in once}.values())
         random.Random(f"{options.seed} {repeat}").shuffle(unique)
         cases += unique
+    if len(cases) == 1 and options.steps is None and options.duration is None and options.ci_target is None:
+        return [cases[0].changed(until_decided=True)]
     return cases
 
 

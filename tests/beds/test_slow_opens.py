@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from loaderbench.analysis.record import verdict_so_far
+from loaderbench.analysis.record import look
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.recording.facts import Recording
@@ -96,7 +96,7 @@ def test_a_first_rough_verdict_is_there_within_eight_seconds(many: Path, tmp_pat
     told: list[SoFar] = []
     with slow_fuse(many, open_latency_s=0.02) as bed, Child(tmp_path / "log") as child:
         case = cold(bed.path).changed(cache=state, duration_s=20.0, workers=2)
-        request = MeasureRequest(case, started_ns=time.perf_counter_ns(), judge=verdict_so_far)
+        request = MeasureRequest(case, started_ns=time.perf_counter_ns(), judge=look)
         recording = child.ask(MEASURE, request, lambda one: told.append(one) if isinstance(one, SoFar) else None)
     slower_s = max(0.0, recording.facts.startup.phases_s["imports"] - USUAL_IMPORTS_S)
     known = [one for one in told if one.verdict.bottleneck != "undetermined"]

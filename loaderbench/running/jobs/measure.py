@@ -17,7 +17,7 @@ from loaderbench.cases.case import Case
 from loaderbench.devices.collective import all_reduce_of
 from loaderbench.errors import CaseFailed
 from loaderbench.loaders.base import Batch
-from loaderbench.machine import usable_cpus
+from loaderbench.machine import environment, usable_cpus
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import (
     SPAN,
@@ -28,10 +28,11 @@ from loaderbench.recording.facts import (
     RankRecording,
     Recording,
     RoundFacts,
+    Run,
     Segment,
     StorageFacts,
 )
-from loaderbench.recording.progress import Measured, Phase, Report, SoFar
+from loaderbench.recording.progress import Look, Measured, Phase, Report, SoFar
 from loaderbench.recording.rank_place import RankPlace
 from loaderbench.running.alive import Pulse, told
 from loaderbench.running.cache import CacheKeeper, RamCopy
@@ -51,7 +52,7 @@ from loaderbench.running.prep_probe import image_seconds, probe_preparation
 from loaderbench.running.read_times import slow_files
 from loaderbench.running.rig import Rig, progress_of
 from loaderbench.running.rough import Parts, RoughVerdicts
-from loaderbench.running.rounds import SPARED, Budget, measure_rounds, most_steps, spread
+from loaderbench.running.rounds import SPARED, Budget, Rounds, most_steps, spread
 from loaderbench.running.short_runs import measure_short_runs
 from loaderbench.running.window import (
     LONG_STEP_S,
@@ -108,7 +109,9 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
             report = rough.hear
         effort = request.case.effort
         started_s = None if request.started_ns is None else request.started_ns / 1e9
-        deadline = Deadline(effort.duration_s, report, started_s, wanted_s, asked=effort.is_limited)
+        deadline = Deadline(
+            effort.duration_s, report, started_s, wanted_s, asked=effort.is_limited, may_end=effort.until_decided
+        )
         rig = Rig(request.case, stack, report, request.slowdown)
         deadline.phases |= rig.opened_s
         progress = pulse.seen_in(progress_of(report))
@@ -190,6 +193,10 @@ class _Measurement:
     ) -> None:
         self._windows, self._once, self._rough = windows, once, rough
         self._deadline, self._request, self._so_far_s = deadline, request, 0.0
+        self._first_answer_s: float | None = None
+        self._decided_s: float | None = None
+        self._last_look: Look | None = None
+        self._environment = environment()
         self._rig, self._feeds = windows.rig, windows.feeds
         self._case: Case = windows.rig.case
         self._arms = arms_of_a_round(
@@ -247,6 +254,8 @@ class _Measurement:
                 tracing_s=time.perf_counter() - begun,
                 so_far_s=self._so_far_s,
                 overtime_s=self._deadline.extended_s,
+                first_answer_s=self._first_answer_s,
+                decided_s=self._decided_s,
             ),
             [*self._caveats, *self._windows.cache.caveats, *self._deadline.caveats()],
         )
@@ -300,6 +309,11 @@ class _Measurement:
             self._deadline.keep(ahead_s + least_s + self._behind_s)
 
     @property
+    def _until_decided(self) -> bool:
+        """Whether to stop as soon as the answer is decided. Of several ranks no one's windows decide for all."""
+        return self._case.effort.until_decided and self._request.judge is not None and self._request.seat is None
+
+    @property
     def _spent_s(self) -> float:
         """Of the measuring time, before the rounds."""
         return sum(segment.wall_s or 0.0 for segment in self._segments)
@@ -326,6 +340,8 @@ class _Measurement:
 
     @property
     def _ceiling_s(self) -> float:
+        if self._until_decided:
+            return LEAST_CEILING_S
         measured_s = self._case.effort.duration_s
         least_s = min(LEAST_CEILING_S, SHORT_CEILING_FRACTION * measured_s)
         return min(PROBE_S, max(least_s, CEILING_FRACTION * measured_s))
@@ -337,17 +353,25 @@ class _Measurement:
         self._foresee_a_round(behind_s)
         asked_s = self._case.effort.duration_s - self._probes_s - self._spent_s
         seconds = min(asked_s, self._deadline.left_s() - behind_s)
-        budget = Budget(max(seconds, LEAST_ROUNDS_S), self._windows.most_steps < sys.maxsize)
+        limited = self._windows.most_steps < sys.maxsize
+        budget = Budget(max(seconds, LEAST_ROUNDS_S), limited, until_decided=self._until_decided)
         num_before = len(self._segments)
 
-        def on_window(tells_more: bool) -> None:
-            facts = self._facts_so_far() if tells_more else None
+        def on_window() -> Look | None:
+            facts = self._facts_so_far()
             self._hand_over(facts)
-            if facts is not None:
-                self._foresee_the_rest(self._segments[num_before:], behind_s)
-                self._tell_so_far(facts)
+            self._foresee_the_rest(self._segments[num_before:], behind_s)
+            return self._look(facts)
 
-        return measure_rounds(self._windows, self._arms, budget, self._segments, self._windows.storage_idle, on_window)
+        rounds = Rounds(self._windows, self._arms, budget, self._segments, self._windows.storage_idle, on_window)
+        found = rounds.measure()
+        if found.stopped_by == "decided" and self._request.started_ns is not None:
+            seconds = (time.perf_counter_ns() - self._request.started_ns) / 1e9
+            self._deadline.say(
+                f"decided after {seconds:.0f} s: neither the cause nor the order of advice changes any more "
+                "(--duration or --ci-target measure longer)"
+            )
+        return found
 
     def _foresee_the_rest(self, done: Sequence[Segment], behind_s: float) -> None:
         """Say where steps are so long that the first round, which is always measured as a whole, ends beyond the
@@ -499,17 +523,26 @@ class _Measurement:
         self._num_kept = len(self._segments)
         self._so_far_s += (time.perf_counter_ns() - begun_ns) / 1e9
 
-    def _tell_so_far(self, facts: Facts) -> None:
-        """Tell what the windows so far say: between two windows, when nothing is measured."""
+    def _look(self, facts: Facts) -> Look | None:
+        """Judge the windows so far and tell what they say: between two windows, when nothing is measured."""
         judge, started_ns = self._request.judge, self._request.started_ns
         if judge is None or started_ns is None or not any(one.arm is Arm.REAL for one in self._segments):
-            return
-        begun_ns = time.perf_counter_ns()
-        verdict = judge(self._case, Recording(self._segments, facts))
+            return None
+        begun_ns, case, here = time.perf_counter_ns(), self._case, self._environment
+        recording = Recording(self._segments, facts)
+        found = judge(Run("", case, status="ok", started_at="", wall_s=0.0, environment=here, recording=recording))
         ended_ns = time.perf_counter_ns()
         self._so_far_s += (ended_ns - begun_ns) / 1e9
-        if verdict is not None:
-            self._windows.report(SoFar(verdict, (ended_ns - started_ns) / 1e9))
+        if found is None:
+            return None
+        since_s = (ended_ns - started_ns) / 1e9
+        if self._first_answer_s is None and found.verdict.bottleneck != "undetermined":
+            self._first_answer_s = since_s
+        if self._decided_s is None and found.is_decided(self._last_look):
+            self._decided_s = since_s
+        self._last_look = found
+        self._windows.report(SoFar(found.verdict, since_s))
+        return found
 
     def _measure_short_runs(self) -> None:
         if self._once:
@@ -534,7 +567,10 @@ class _Measurement:
             return None
         self._windows.report(Phase("timing the decoders"))
         context = self._rig.context(self._feeds.data_of(Arm.RAM), evict=False)
-        until_s = time.perf_counter() + DECODERS_PART * self._left_s
+        left_s = self._left_s
+        if self._until_decided:  # there may be most of a minute left, and the answer is there
+            left_s = min(left_s, self._deadline.after_rounds_s)
+        until_s = time.perf_counter() + DECODERS_PART * left_s
         return probe_preparation(context, usable_cpus(), until_s)
 
     def _prep_matters(self) -> bool:

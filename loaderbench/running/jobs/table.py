@@ -21,6 +21,7 @@ from loaderbench.recording.facts import (
     Failure,
     MemoryFacts,
     Recording,
+    Run,
     ScaleProbe,
     WorkloadFacts,
 )
@@ -30,7 +31,7 @@ from loaderbench.recording.model_memory import CapHow, MeasuredMemory, MemoryTra
 from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.model_size import StepRound
 from loaderbench.recording.offload_study import OffloadTurn, ResultCheck
-from loaderbench.recording.record import Verdict
+from loaderbench.recording.progress import Look
 from loaderbench.recording.studies import NumberFacts, TimingFacts
 from loaderbench.running.peers import Seat
 from loaderbench.running.process import MEASURING
@@ -68,8 +69,8 @@ class Answer:
     failure: Failure | None = None
 
 
-Judge = Callable[[Case, Recording], Verdict | None]
-"""The verdict on what was recorded up to now; None where that tells nothing yet."""
+Judge = Callable[[Run], Look | None]
+"""What a run up to now says; None where that is nothing yet."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,8 @@ class MeasureRequest:
     started_ns: int | None = None
     """When the process was started for this job alone (perf_counter_ns); None where it had others before."""
     judge: Judge | None = None
-    """What is asked between windows for the verdict so far, with what was recorded up to then; None: nobody waits for
-    it. A function that can be imported in the measuring process."""
+    """What is asked between windows about the run up to then; None: its end is what was asked for. A function that can
+    be imported in the measuring process."""
     seat: Seat | None = None
     """Of one of several ranks, which measure together; None: a process by itself."""
 
