@@ -367,10 +367,7 @@ class _Measurement:
         found = rounds.measure()
         if found.stopped_by == "decided" and self._request.started_ns is not None:
             seconds = (time.perf_counter_ns() - self._request.started_ns) / 1e9
-            self._deadline.say(
-                f"decided after {seconds:.0f} s: neither the cause nor the order of advice changes any more "
-                "(--duration or --ci-target measure longer)"
-            )
+            self._deadline.say(f"decided after {seconds:.0f} s; --duration or --ci-target measure longer")
         return found
 
     def _foresee_the_rest(self, done: Sequence[Segment], behind_s: float) -> None:
