@@ -238,7 +238,7 @@ def test_images_in_memory_that_are_slow_to_decode(
     monkeypatch.setattr(rough, "QUEUED", 1.0)  # others may have the processors
     told: list[Message] = []
     started_ns = time.perf_counter_ns() - int(FROM_S * S)
-    measure(MeasureRequest(case, started_ns=started_ns, judge=lambda case, recording: None), told.append)
+    measure(MeasureRequest(case, started_ns=started_ns, judge=lambda run: None), told.append)
     found = [one for one in told if isinstance(one, SoFar)]
     assert all(one.signs for one in found)
     assert {one.verdict.bottleneck for one in found} - {"undetermined"} == {"prep"}
