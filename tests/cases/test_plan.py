@@ -14,6 +14,7 @@ from loaderbench.errors import ConfigError
 from loaderbench.native import no_libjpeg, not_kept
 from loaderbench.plugins import decoder_choice, installed_decoders, loader_choice
 from loaderbench.studies import request
+from loaderbench.studies.compare_plan import plan_rounds
 from loaderbench.studies.request import find_data_sets
 
 SUBJECTS = [Subject("/data/256", "data", 256), Subject("/data/512", "data", 512)]
@@ -48,6 +49,26 @@ def test_steps_are_limited_by_a_duration_that_was_given(asked: dict[str, Any], s
     for case in plan(**asked):
         assert (case.effort.duration_s, case.effort.is_limited) == (seconds, limited)
         assert expected_seconds(case) == seconds + 10  # docs/method.md: what is promised
+
+
+@pytest.mark.parametrize(
+    ("asked", "ends_early"),
+    [({}, True), ({"duration": 60.0}, False), ({"ci_target": 0.03}, False), ({"steps": 64}, False),
+     ({"repeats": 2}, False), ({"workers": [1, 2]}, False)],
+)  # fmt: skip
+def test_a_single_case_of_which_nothing_was_asked_ends_once_it_is_decided(
+    asked: dict[str, Any], ends_early: bool
+) -> None:
+    options = read_options({"loader": ["multiprocess"], "workers": [1], "device": "cpu", "cache": "as-is", **asked})
+    cases = request.plan(options, SUBJECTS[:1], cpus=2)
+    assert [case.effort.until_decided for case in cases] == [ends_early] * len(cases)
+
+
+@pytest.mark.parametrize("asked", [{}, {"duration": 30.0}, {"steps": 64}])
+def test_each_round_of_a_comparison_is_measured_until_its_rate_is_known(asked: dict[str, Any]) -> None:
+    options = read_options({**ASKED, "loader": ["multiprocess"], "workers": [1], **asked})
+    cases = plan_rounds(options, SUBJECTS[:1], 1)
+    assert len(cases) == 1 and not cases[0].effort.until_decided
 
 
 @pytest.mark.parametrize(
