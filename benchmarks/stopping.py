@@ -4,10 +4,10 @@
                                   [--json FILE]
 
 Of each kind of pipeline (tests/pipeline/simulated.py) the typical one and `--num` − 1 random ones are measured by the
-rounds of `loaderbench run` themselves (running/rounds.py), whose windows an event model makes that shares no code with
-the judging (tests/analysis/event_model.py): each 0.5 s longer than its steps, and all of its times by a factor of its
-own longer or shorter, ± 2 % (one standard deviation). After each window the run is judged, and it ends once it is
-decided, or after `--seconds` of the simulated time. `--never`: always then, as with `--duration`.
+rounds of `loaderbench run` themselves (running/until_decided.py), whose windows an event model makes that shares no
+code with the judging (tests/analysis/event_model.py): each 0.5 s longer than its steps, and all of its times by a
+factor of its own longer or shorter, ± 2 % (one standard deviation). After each window the run is judged, and it ends
+once it is decided, or after `--seconds` of the simulated time. `--never`: always then, as with `--duration`.
 
 Printed by kind: the runs, how many were decided, the median of the simulated seconds, real's part of these, how many
 name the cause that is truly worth most (one worth 95 % of that is right, too), how many of the decided ones name
@@ -38,9 +38,10 @@ from loaderbench.machine import environment
 from loaderbench.plain import to_json
 from loaderbench.recording.facts import RoundFacts, Run, Segment
 from loaderbench.recording.progress import Look
-from loaderbench.running import rounds
+from loaderbench.running import rounds, until_decided
 from loaderbench.running.peers import ALONE
-from loaderbench.running.rounds import Budget, Rounds
+from loaderbench.running.rounds import Budget, measure_rounds
+from loaderbench.running.until_decided import UntilDecided
 from loaderbench.running.window import Length, Windows
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -112,16 +113,18 @@ class Row:
 
 def measured(kind: str, pipe: Pipeline, seed: int, *, seconds: float, never: bool) -> Row:
     windows = Simulated(pipe, seed, until_decided=not never)
-    arms = tuple(arms_of(pipe))
-    order = (Arm.DEVICE, Arm.HOST, Arm.REAL, Arm.FETCH, Arm.RAM, Arm.PREP, Arm.FREE)
-    clock, rounds.time = rounds.time, cast(Any, windows)  # of the rounds alone
+    arms, budget, where = tuple(arms_of(pipe)), Budget(seconds, most_bytes=False), rounds if never else until_decided
+    order = (Arm.DEVICE, Arm.HOST, Arm.REAL, Arm.RAM, Arm.FREE, Arm.PREP, Arm.FETCH)  # as running/feeds.py has it
+    measuring = tuple(arm for arm in order if arm in arms)
+    simulated, clock = cast(Windows, windows), where.time
+    where.time = cast(Any, windows)  # of the rounds alone
     try:
-        budget = Budget(seconds, most_bytes=False, until_decided=not never)
-        on_window = (lambda: None) if never else windows.on_window
-        measuring = tuple(arm for arm in order if arm in arms)
-        facts = Rounds(cast(Windows, windows), measuring, budget, windows.segments, on_window=on_window).measure()
+        if never:
+            facts = measure_rounds(simulated, measuring, budget, windows.segments)
+        else:
+            facts = UntilDecided(simulated, measuring, budget, windows.segments, on_window=windows.on_window).measure()
     finally:
-        rounds.time = clock
+        where.time = clock
     return _row(kind, pipe, windows, facts)
 
 

@@ -273,21 +273,23 @@ def _copy_of(batch: Batch) -> Batch:
 
 
 def arms_of_a_round(case: Case, *, reads_files: bool, owns_transfer: bool, once: bool) -> tuple[Arm, ...]:
-    """The arms of the first round, in order. `once`: the data set's own cache state has been measured and is gone.
+    """The arms of a round, in order. `once`: the data set's own cache state has been measured and is gone.
 
-    `real` comes as soon as it can be compared, so that there is something to say early, and `fetch`, which takes
-    little, after it; then `ram`, since `real` may show that the storage has nothing to do, and `prep` on the stream
-    that it leaves.
+    `real` comes as soon as it can be compared, so that there is something to say early; `ram` behind it, since `real`
+    may show that the storage has nothing to do.
     """
     wanted = set(case.effort.arms)
-    cold = case.subject.cache == "cold" and Arm.RAM in wanted
-    measured = {
-        Arm.DEVICE: True,
-        Arm.HOST: not owns_transfer,
-        Arm.REAL: not once,
-        Arm.FETCH: reads_files and not once,
-        Arm.RAM: reads_files,
-        Arm.PREP: Arm.FREE in wanted and (once or (reads_files and cold)),
-        Arm.FREE: not once,
-    }
-    return tuple(arm for arm, is_measured in measured.items() if is_measured and (arm in wanted or arm is Arm.PREP))
+    arms = [arm for arm in (Arm.DEVICE,) if arm in wanted]
+    if Arm.HOST in wanted and not owns_transfer:
+        arms.append(Arm.HOST)
+    if Arm.RAM in wanted and reads_files:
+        arms.append(Arm.RAM)
+    if Arm.REAL in wanted and not once:
+        arms.insert(len(arms) - (Arm.RAM in arms), Arm.REAL)
+    if Arm.FREE in wanted:
+        arms.append(Arm.PREP if once else Arm.FREE)
+    if reads_files and case.subject.cache == "cold" and {Arm.RAM, Arm.FREE} <= wanted:
+        arms.append(Arm.PREP)
+    if Arm.FETCH in wanted and reads_files and not once:
+        arms.append(Arm.FETCH)
+    return tuple(arms)

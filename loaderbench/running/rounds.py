@@ -1,9 +1,4 @@
-"""Which arm is measured next, and whether it is enough.
-
-First each arm once; then `real`, which the answer is about, until it had half of the time, and the arm whose result
-could change the answer most. It ends once the answer is decided (analysis/decided.py); where a time, a number of steps
-or a precision was asked for, once these are reached.
-"""
+"""Measures the arms in turns, round after round, until every step time is precise enough or the time is up."""
 
 from __future__ import annotations
 
@@ -23,52 +18,54 @@ from loaderbench.cases.case import Case
 from loaderbench.errors import ConfigError
 from loaderbench.images.shards import DataSet
 from loaderbench.recording.facts import RoundFacts, Segment, StorageWindow
-from loaderbench.recording.progress import Look
 from loaderbench.running.window import (
     LONGEST_WINDOW_S,
     MIN_WINDOW_STEPS,
     Length,
     Windows,
     durations,
+    shortest_s,
     whole_s,
 )
-from loaderbench.running.window import shortest_s as shortest_window_s
 
 TARGET_ROUNDS = 4
-"""Windows of each arm that reads the storage for which `max_bytes` is shared out."""
 MIN_ROUNDS = 3
-"""Before a run may end because every step time is precise."""
-EARLIEST = 0.5
-"""Of the time that was asked for, before it may end so: what the machine does changes."""
-MIN_SEGMENT_S, MAX_SEGMENT_S, MAX_REAL_S = 0.25, 0.75, 2.5
-"""Length of windows; those of `real` last as long as the others took since, but for several rather than long ones: the
-machine changes from one to the next, and of that a few tell little, however long they are."""
+MIN_SEGMENT_S, MAX_SEGMENT_S = 0.25, 0.75
+"""Length of windows. A longer run gets more rounds, not longer windows: what the machine does changes from one to the
+next, and three or four of them tell little of it, however long they are. A first, rough verdict is there early, too."""
+MOST_NEEDED_S = 7.5
+"""Of an arm's windows together, at most, before a run may end because all is known: its part of MIN_ROUNDS in
+TARGET_ROUNDS of the time."""
 KNOWN = 0.10
 """Half-width within which the arms behind a gain alone must be known: a gain counts from 1.10× on (WORTH)."""
 COMPARED = (Arm.REAL, Arm.FETCH)
 """Arms whose windows are as long as a storage with stalls or slow files needs: they tell what it takes of the step."""
 SPARED = (Arm.FREE, Arm.PREP)
-"""Arms that are left out of the first round where a decision is what is asked for and there is one without them, or
-the loader paces the run and `real` would get less than half of the time: no gain of storage or preparation needs
-them."""
+"""Arms that are left out where the time is too short for `real`: no gain of storage or preparation needs them."""
+LEAST_STEPS, LEAST_LANE_ROUNDS = MIN_ROUNDS * MIN_WINDOW_STEPS, 3
+"""Steps of `real`, and rounds of the workers, in the shortest run that tells (docs/method.md, `Too short`)."""
+HELD_ROUNDS = 2
+"""Rounds of the workers in the windows of `real` below which it is measured once more though the time is up."""
 STARVED = 2.0
 """How many times as long as a fed step one of `real` takes where they are: the loader's own rate, `free`, is then that
 of `real`."""
 WAITING = 0.1
 """Of the time in which the run's threads could have run, the part in which they waited for a processor, from which on
-contention may be worth naming, which takes `free`: a gain counts from 1.10× on (WORTH)."""
-HELD_ROUNDS = 2
-"""Rounds of the workers in the windows of `real` below which it is measured once more though the time is up."""
+contention may be worth naming: a gain counts from 1.10× on (WORTH)."""
 EXACT, EXACT_ROUNDS = 0.001, 2
 """What an emulated device does alone is known once so many windows differ by no more: its clock does not drift."""
+REAL_PART = 0.8
+"""Of the time that is left, the longest window of `real` there."""
+LONG_WINDOWS = 3
+"""What uneven storage needs beside a first round: long windows of `real` twice, and of `fetch`."""
 STOOD_S = 0.4
 """By so much longer than another one takes a look at the page cache if the storage stands still meanwhile: each lasts
 0.15 s or so (SURVEY_S)."""
 MOSTLY_RESIDENT = 0.5
 """Part of the pages from which on files count as in memory: a storage that stands still then holds up no window."""
 HALF = 0.5
-"""Of the time, the part of `real` at least; of a long window's length, the least that tells: a whole period, or half of
-the slow files."""
+"""Of a long window's length, the least that tells: a whole period, or half of the slow files. Of the time that is left,
+the part of `real` where only `fetch` tells what its storage does."""
 ARMS_PART = 0.6
 """Fraction of `max_bytes` for the arms that read the storage."""
 LATE_S = 1.0
@@ -85,8 +82,6 @@ class Budget:
     seconds: float
     most_bytes: bool
     """Whether the windows were shortened to stay within `max_bytes`."""
-    until_decided: bool = False
-    """Whether to stop as soon as the answer is decided."""
 
 
 def most_steps(case: Case, data: DataSet, arms: Sequence[Arm], fewest: int, *, once: bool) -> int:
@@ -119,211 +114,66 @@ def most_steps(case: Case, data: DataSet, arms: Sequence[Arm], fewest: int, *, o
     return steps
 
 
-class Rounds:
-    """Measures the arms: each once, then `real` in turns with the others, so that it gets half of the time."""
+def measure_rounds(
+    windows: Windows,
+    arms: tuple[Arm, ...],
+    budget: Budget,
+    segments: list[Segment],
+    storage_idle: Callable[[Sequence[Segment]], bool] = lambda segments: False,
+    on_window: Callable[[bool], object] = lambda tells_more: None,
+) -> RoundFacts:
+    """Measure the arms in turns, adding their windows to `segments`. Where there are other ranks, rank 0 decides
+    what comes next. `on_window` is called behind each window, with True behind those of the first round and, once more,
+    behind each further round.
 
-    def __init__(
-        self,
-        windows: Windows,
-        arms: tuple[Arm, ...],
-        budget: Budget,
-        segments: list[Segment],
-        storage_idle: Callable[[Sequence[Segment]], bool] = lambda segments: False,
-        on_window: Callable[[], Look | None] = lambda: None,
-    ) -> None:
-        """`segments`: get the windows. `storage_idle`: whether those so far prove that the storage has nothing to do:
-        `ram` would then be the same as `real`, and its time goes to `real`. `on_window` is called after each window
-        and says what those so far tell; None: unknown."""
-        self._windows, self._arms, self._segments = windows, arms, segments
-        self._storage_idle, self._on_window = storage_idle, on_window
-        self._case, self._lead = windows.rig.case, windows.peers.lead
-        self._readers = windows.feeds.num_readers
-        self._budget = self._lead(budget)  # all ranks alike
-        self._ends_s = time.perf_counter() + budget.seconds
-        self._left_s = math.inf
-        """Of the time, when it was last looked at."""
-        self._limited = self._case.effort.is_limited
-        self._usual_s = float(np.clip(budget.seconds / (len(arms) * TARGET_ROUNDS), MIN_SEGMENT_S, MAX_SEGMENT_S))
-        self._look: Look | None = None
-        self._is_decided, self._round = False, 0
-
-    def measure(self) -> RoundFacts:
-        """Measure until it is enough. Where there are other ranks, rank 0 decides what comes next."""
-        steps = self._case.effort.steps
-        stopped_by = self._number_of(steps) if steps is not None else self._until_enough()
-        return RoundFacts(self._measured(), 1 + max(one.round for one in self._segments), stopped_by)
-
-    def _number_of(self, steps: int) -> StoppedBy:
-        """So many steps of each arm, spread over some rounds."""
-        num_rounds, each = spread(steps)
-        for self._round in range(num_rounds):
-            for place, arm in enumerate(self._arms):
-                self._look_at_the_clock()
-                if self._round and self._left_s < 0:
-                    return "duration"
-                if arm is Arm.RAM and self._lead(self._storage_idle(self._segments)):
+    `storage_idle`: whether the windows so far prove that the storage has nothing to do. `ram` would then be the same as
+    `real`, and its time goes to `real`.
+    """
+    effort, lead, readers = windows.rig.case.effort, windows.peers.lead, windows.feeds.num_readers
+    budget, least = lead(budget), max(LEAST_STEPS, LEAST_LANE_ROUNDS * windows.rig.case.feed.lanes)  # all ranks alike
+    target_s, fewest = _windows_of(budget, len(arms))
+    num_rounds, steps = (MIN_ROUNDS, None) if effort.steps is None else spread(effort.steps)
+    deadline = time.perf_counter() + (budget.seconds if effort.is_limited else math.inf)
+    number, turns, spares, uneven, left_out = 0, arms, tuple[Arm, ...](), False, False
+    while True:
+        for place, planned in enumerate(turns):
+            left_s = lead(deadline - time.perf_counter())
+            if number and left_s < 0:
+                break
+            arm = planned
+            if planned is Arm.RAM and lead(storage_idle(segments)):
+                if steps is not None or (left_s < 0 and lead(has_rounds(segments, windows.rig.case.feed.lanes))):
                     continue
-                share = 1.0 if self._round else _share(arm, self._arms[place:])
-                # Fewer steps tell less, and other arms may need less of their share.
-                most_s = max(MIN_SEGMENT_S, self._left_s * share, min(LONGEST_WINDOW_S, HALF * self._left_s))
-                self._take(arm, Length(arm.weight * self._usual_s, each, most_s))
-        return "steps"
-
-    def _until_enough(self) -> StoppedBy:
-        for place, planned in enumerate(self._arms):
-            self._look_at_the_clock()
-            arm = self._lead(self._instead_of(planned))
-            if arm is not None:
-                most_s = max(MIN_SEGMENT_S, self._left_s * _share(arm, self._arms[place:]))
-                self._take(arm, Length(self._lead(self._wanted_s(arm)), None, most_s))
-        while True:
-            self._look_at_the_clock()
-            if (enough := self._lead(self._enough())) is not None:
-                return enough
-            coming = self._lead(self._next())
-            if coming is None:
-                return "duration"
-            arm, wanted_s = coming
-            self._round += arm is Arm.REAL or Arm.REAL not in self._arms
-            self._take(arm, Length(wanted_s, None, max(MIN_SEGMENT_S, self._left_s)))
-
-    def _take(self, arm: Arm, length: Length) -> None:
-        self._segments.append(self._windows.measure(arm, self._round, length))
-        before, self._look = self._look, self._on_window()
-        self._is_decided = self._look is not None and self._look.is_decided(before)
-
-    def _look_at_the_clock(self) -> None:
-        if self._limited:
-            self._left_s = self._lead(self._ends_s - time.perf_counter())
-
-    # -- whether it is enough --------------------------------------------------------------------------------
-
-    def _enough(self) -> StoppedBy | None:
-        """Why what was measured is enough; None: it is not."""
-        if self._budget.until_decided and self._is_decided and not (self._owes_real() or self._owes_free()):
-            return "decided"
-        if self._may_be_known() and self._windows.peers.every(_precise(self._case, self._arms, self._segments)):
-            return "ci_target"
-        reading = sum(one.arm.touches_storage for one in self._segments)
-        if self._budget.most_bytes and reading >= TARGET_ROUNDS * sum(arm.touches_storage for arm in self._arms):
-            return "max_bytes"
-        return "duration" if self._left_s < 0 else None
-
-    def _may_be_known(self) -> bool:
-        """Whether enough rounds and enough of the time are over for that."""
-        return self._round + 1 >= MIN_ROUNDS and self._left_s <= (1.0 - EARLIEST) * self._budget.seconds
-
-    def _owes_free(self) -> bool:
-        """Whether `free` is still to come where the threads of `real` waited for processors: beside the device the
-        loader is slower than alone, and by how much is the cost of contention."""
-        return Arm.FREE in self._arms and not self._of(Arm.FREE) and _waits(self._of(Arm.REAL))
-
-    def _owes_real(self) -> bool:
-        """Whether `real` had less than half of the time so far."""
-        return Arm.REAL in self._arms and self._real_s() < self._others_s()
-
-    # -- what comes next -------------------------------------------------------------------------------------
-
-    def _instead_of(self, planned: Arm) -> Arm | None:
-        """The arm that the first round measures where one is planned; None: it is left out."""
-        if planned is Arm.RAM and self._storage_idle(self._segments):
-            return None if self._left_s < 0 and self._has_rounds() else Arm.REAL
-        return None if self._is_spared(planned) else planned
-
-    def _next(self) -> tuple[Arm, float] | None:
-        """The arm to measure now, and the length of its window: `real` until it had half of the time, else the arm that
-        could change the answer most; None where no window ends in time."""
-        others, real = self._others(), [Arm.REAL] if Arm.REAL in self._arms else []
-        first_s = max((whole_s(one) for one in self._of(others[0])), default=0.0) if others else 0.0
-        for arm in [*real, *others] if self._real_s() < self._others_s() + first_s else [*others, *real]:
-            shortest_s = min((shortest_window_s(one, self._case) for one in self._alike(arm)), default=0.0)
-            if shortest_s <= self._left_s + LATE_S and (wanted_s := self._wanted_s(arm)):
-                return arm, wanted_s
-        return None
-
-    def _others(self) -> list[Arm]:
-        """The arms besides `real` that this round has not measured, those first whose results could change the answer
-        most: over uneven storage the one that only reads, `free` where it is owed, then by the last look; those of
-        which nothing is said by the time that they had."""
-        idle = self._storage_idle(self._segments)
-        done = {one.arm for one in self._segments if one.round == self._round} if Arm.REAL in self._arms else ()
-        arms = [arm for arm in self._arms if arm not in (Arm.REAL, *done) and not (idle and arm is Arm.RAM)]
-        arms = [arm for arm in arms if not _is_exact(self._windows, arm, self._segments)]
-        telling = () if self._look is None else self._look.telling
-        first = (Arm.FETCH,) * (self._least_s(Arm.FETCH) > 0) + (Arm.FREE,) * self._owes_free()
-
-        def place(arm: Arm) -> tuple[bool, int, float]:
-            known = telling.index(arm) if arm in telling else len(telling)
-            return arm not in first, known, _wall_s(self._of(arm)) / arm.weight
-
-        return sorted(arms, key=place)
-
-    def _wanted_s(self, arm: Arm) -> float:
-        """Length of the arm's next window; 0: it would tell nothing. One of `real` makes up for what the others took,
-        and takes all that is left where no other would fit after it."""
-        usual_s, long_s = arm.weight * self._usual_s, self._least_s(arm)
-        if arm is Arm.REAL:
-            usual_s = max(usual_s, min(self._others_s() - self._real_s(), MAX_REAL_S))
-        if not self._round and not self._of(arm):
-            return max(usual_s, long_s)
-        beyond_s = max((whole_s(one) - _window_s(one) for one in self._alike(arm)), default=0.0)
-        fits_s, wanted_s = self._left_s - beyond_s, max(usual_s, long_s)
-        if fits_s <= 0 and self._least_s(Arm.REAL):
-            return 0.0  # what is left goes into its warm-up, which may meet a standstill
-        if long_s > usual_s and fits_s < HALF * long_s:
-            has_one = any(_window_s(one) >= HALF * long_s for one in self._of(arm))
-            return 0.0 if has_one or arm is not Arm.REAL else max(fits_s, MIN_SEGMENT_S)
-        if arm is Arm.REAL and fits_s - wanted_s - beyond_s < max(HALF * long_s, MIN_SEGMENT_S):
-            wanted_s = max(wanted_s, MAX_REAL_S, LONGEST_WINDOW_S * (long_s > 0))
-        return max(min(wanted_s, fits_s), MIN_SEGMENT_S)
-
-    def _is_spared(self, arm: Arm) -> bool:
-        """Whether an arm of the first round is left out for now: a decision is what is asked for, and the windows so
-        far name a cause without it; or the loader paces `real`, and the time is short."""
-        real, fed = self._of(Arm.REAL), self._of(Arm.HOST) or self._of(Arm.DEVICE)
-        if arm not in SPARED or not real or not fed:
-            return False
-        starved = _mean_s(real[-1]) >= STARVED * _mean_s(fed[-1])
-        if self._budget.until_decided:
-            return starved or (self._look is not None and self._look.verdict.bottleneck != "undetermined")
-        if arm is Arm.FREE and _waits(real):
-            return False
-        loaded_s = max(shortest_window_s(one, self._case) for one in self._segments if one.arm.is_fed)
-        return starved and self._others_s() + loaded_s > HALF * self._budget.seconds
-
-    # -- the windows so far ----------------------------------------------------------------------------------
-
-    def _of(self, arm: Arm) -> list[Segment]:
-        return [one for one in self._segments if one.arm is arm]
-
-    def _alike(self, arm: Arm) -> list[Segment]:
-        """The arm's windows; before its first those of others that a loader fed as well, or that none did."""
-        return self._of(arm) or [one for one in self._segments if one.arm.is_fed is arm.is_fed]
-
-    def _real_s(self) -> float:
-        return _wall_s(self._of(Arm.REAL))
-
-    def _others_s(self) -> float:
-        return _wall_s(self._segments) - self._real_s()
-
-    def _measured(self) -> tuple[Arm, ...]:
-        """The arms of a round without those that were left out in all rounds."""
-        return tuple(arm for arm in self._arms if self._of(arm))
-
-    def _has_rounds(self) -> bool:
-        """Whether the windows of `real` hold two rounds of the workers, without which no interval is known."""
-        lanes = self._case.feed.lanes
-        return sum(len(one.window) // lanes for one in self._of(Arm.REAL)) >= HELD_ROUNDS
-
-    def _least_s(self, arm: Arm) -> float:
-        """Length of a window over a storage that stood still, or had slow files, in those so far; 0 where it had none.
-        That of `fetch` waits for `real`, which the verdict is about."""
-        if arm not in COMPARED or not self._segments:
-            return 0.0
-        wanted_s = max(window_wanted_s(self._segments, self._readers), PAUSES_A_WINDOW * _stood_s(self._segments))
-        wanted_s = min(wanted_s, LONGEST_WINDOW_S)
-        long = any(_window_s(one) >= HALF * wanted_s for one in self._of(Arm.REAL))
-        return wanted_s if arm is Arm.REAL or long else 0.0
+                arm = Arm.REAL
+            if steps is None and not number and not spares and Arm.REAL in arms:
+                has_time = _has_time(budget.seconds, left_s, segments, arms, least)
+                has_time = has_time and _has_time_for_long(left_s, segments, arms[place:], readers)
+                spares = lead(() if has_time else spared(segments))
+            if planned in spares or (steps is None and lead(is_exact(windows, planned, segments))):
+                continue
+            usual_s = arm.weight * target_s
+            wanted_s = lead(_wanted_s(arm, number, usual_s, left_s, segments, readers, least * bool(spares)))
+            too_long = lead(number > 0 and _shortest_s(arm, segments, windows.rig.case) > left_s + LATE_S)
+            if (not wanted_s and steps is None) or too_long:
+                left_out = True
+                continue
+            part = 1.0 if number else share(arm, [one for one in arms[place:] if one not in spares])
+            most_s = _most_s(left_s, part, fixed=steps is not None)
+            segments.append(windows.measure(arm, number, Length(wanted_s, steps, most_s)))
+            left_out = False
+            on_window(not number)
+            if number and steps is None and not uneven and lead(_least_s(Arm.REAL, segments, readers) > 0):
+                break  # `real` first, whatever is left of the round
+        if number:
+            on_window(True)
+        number += 1
+        uneven = steps is None and lead(_least_s(Arm.REAL, segments, readers) > 0)
+        turns = _turns(arms, uneven=uneven, short=bool(spares), twice=not budget.most_bytes)
+        late = lead(time.perf_counter() > deadline) or left_out
+        asked = None if steps is None else num_rounds
+        stopped_by = _stopped_by(windows, number, asked, fewest, arms, segments, late=late, bytes_end=budget.most_bytes)
+        if stopped_by is not None:
+            return RoundFacts(measured_arms(arms, segments), number, stopped_by)
 
 
 def spread(steps: int) -> tuple[int, int]:
@@ -332,7 +182,43 @@ def spread(steps: int) -> tuple[int, int]:
     return num_rounds, -(-steps // num_rounds)
 
 
-def _is_exact(windows: Windows, arm: Arm, segments: Sequence[Segment]) -> bool:
+def _windows_of(budget: Budget, num_arms: int) -> tuple[float, int]:
+    """(length of a window, the fewest rounds before everything may count as known)"""
+    part_s = budget.seconds / (num_arms * TARGET_ROUNDS)
+    longest_s = MOST_NEEDED_S / MIN_ROUNDS if budget.most_bytes else MAX_SEGMENT_S  # bytes allow no more rounds
+    target_s = float(np.clip(part_s, MIN_SEGMENT_S, longest_s))
+    return target_s, max(MIN_ROUNDS, round(min(MIN_ROUNDS * part_s, MOST_NEEDED_S) / target_s))
+
+
+def _stopped_by(
+    windows: Windows, number: int, asked: int | None, fewest: int, arms: Sequence[Arm], segments: Sequence[Segment], *,
+    late: bool, bytes_end: bool,
+) -> StoppedBy | None:  # fmt: skip
+    """Why `number` rounds are enough; None: they are not. `asked`: how many there are to be, of a number of steps;
+    `fewest`: before everything may count as known. `bytes_end`: they are limited."""
+    if asked is not None and number >= asked:
+        return "steps"
+    if late:
+        return "duration"
+    if number >= TARGET_ROUNDS and bytes_end:
+        return "max_bytes"
+    if asked is None and number >= fewest and windows.peers.every(precise(windows.rig.case, arms, segments)):
+        return "ci_target"
+    return None
+
+
+def _turns(arms: tuple[Arm, ...], *, uneven: bool, short: bool, twice: bool = True) -> tuple[Arm, ...]:
+    """The order of a later round. Over a storage that stands still or has slow files now and then (`uneven`), windows
+    of `real` and `fetch` must be long, and what they hold differs from one to the next: they come first, and `real`
+    twice, where bytes allow it (`twice`). The other arms move less and follow if there is time, those with the loader
+    first, which move more than the device alone. `short`: the time is, so that `real` comes first."""
+    if uneven:
+        first = tuple(arm for arm in (Arm.REAL, Arm.FETCH, Arm.REAL)[: 3 if twice else 2] if arm in arms)
+        return (*first, *sorted((arm for arm in arms if arm not in COMPARED), key=lambda arm: not arm.is_fed))
+    return tuple(sorted(arms, key=lambda arm: arm is not Arm.REAL)) if short else arms
+
+
+def is_exact(windows: Windows, arm: Arm, segments: Sequence[Segment]) -> bool:
     """Whether the arm is that of a device on which nothing computes (an emulated one), and paced by its clock alone:
     its time goes to arms that vary."""
     if arm.is_fed or windows.rig.device.torch_device is not None:
@@ -341,35 +227,132 @@ def _is_exact(windows: Windows, arm: Arm, segments: Sequence[Segment]) -> bool:
     return len(means) >= EXACT_ROUNDS and max(means) - min(means) <= EXACT * min(means)
 
 
-def _share(arm: Arm, left: Sequence[Arm]) -> float:
+def share(arm: Arm, left: Sequence[Arm]) -> float:
     """Of the time, what a window of the first round may take at most, `left` being the arms from here on: two shares
     for `real`, one for each other."""
     return (1 + (arm is Arm.REAL)) / sum(1 + (one is Arm.REAL) for one in left)
 
 
-def _mean_s(segment: Segment) -> float:
-    return float(durations(segment).mean())
+def _most_s(left_s: float, part: float, *, fixed: bool) -> float:
+    """The longest that a window may take, `part` being its share. One of a number of steps (`fixed`) may take more of
+    what is left: fewer steps tell less, and others may need less."""
+    return max(MIN_SEGMENT_S, left_s * part, min(LONGEST_WINDOW_S, HALF * left_s) if fixed else 0.0)
 
 
-def _wall_s(segments: Sequence[Segment]) -> float:
-    """Seconds of windows with their preparation, warm-up and end."""
-    return sum(map(whole_s, segments))
+def _has_time(budget_s: float, left_s: float, segments: Sequence[Segment], arms: Sequence[Arm], least: int) -> bool:
+    """Whether `real` will have the `least` steps that tell if every arm is measured in each round, by the windows so
+    far; True where it is not the loader that the device waits for."""
+    means = {one.arm: float(durations(one).mean()) for one in segments}
+    real = next((one for one in segments if one.arm is Arm.REAL), None)
+    fed_s = means.get(Arm.HOST, means.get(Arm.DEVICE))
+    if real is None or fed_s is None or means[Arm.REAL] < STARVED * fed_s:
+        return True
+    round_s = (budget_s - left_s) / len(segments) * len(arms)
+    return len(real.window) * budget_s / round_s >= least
 
 
-def _window_s(segment: Segment) -> float:
+def _has_time_for_long(left_s: float, segments: Sequence[Segment], to_come: Sequence[Arm], readers: int) -> bool:
+    """Whether the windows that uneven storage needs fit behind those that the first round still has, by what windows
+    took so far; True where the storage is not, and before it is known."""
+    least_s = _least_s(Arm.REAL, segments, readers)
+    if not least_s or all(one.arm is not Arm.REAL for one in segments):
+        return True
+    usual_s = float(np.mean([whole_s(one) for one in segments]))
+    return LONG_WINDOWS * (least_s + _beyond_s(Arm.REAL, segments)) + len(to_come) * usual_s <= left_s
+
+
+def _wanted_s(
+    arm: Arm, number: int, usual_s: float, left_s: float, segments: Sequence[Segment], readers: int, least: int
+) -> float:
+    """Length of the next window of an arm; 0: it is left out. `least`: steps of `real` that tell, where the time is
+    short for them; else 0."""
+    if least and arm is Arm.REAL:
+        usual_s = max(usual_s, min(_missing_s(segments, least), REAL_PART * left_s))
+    long_s, fits_s = _least_s(arm, segments, readers), left_s - _beyond_s(arm, segments)
+    if number and _least_s(Arm.REAL, segments, readers) and fits_s <= 0:
+        return 0.0  # what is left goes into its warm-up, which may meet a standstill
+    if number and _only_fetch_tells(segments):
+        long_s = min(long_s, fits_s * (HALF if arm is Arm.REAL else 1.0))
+    return _in_time(arm, usual_s, long_s, left_s, segments) if number else max(usual_s, long_s)
+
+
+def _in_time(arm: Arm, usual_s: float, long_s: float, left_s: float, segments: Sequence[Segment]) -> float:
+    """How long a window of a later round may be, so that it ends in time; 0 where it would tell nothing.
+
+    `long_s`: what it needs over uneven storage. It takes all that is left where another one would not fit behind it.
+    Where not even half of it fits, it is left out: for `fetch`, and for `real` where it has one as long.
+    """
+    fits_s = left_s - _beyond_s(arm, segments)
+    if long_s <= usual_s:
+        return min(usual_s, max(fits_s, MIN_SEGMENT_S))
+    if fits_s < HALF * long_s:
+        has_one = any(window_s(one) >= HALF * long_s for one in segments if one.arm is arm)
+        return 0.0 if has_one or arm is not Arm.REAL else max(fits_s, MIN_SEGMENT_S)
+    is_last = fits_s - long_s - _beyond_s(arm, segments) < HALF * long_s
+    return min(fits_s, max(long_s, LONGEST_WINDOW_S) if arm is Arm.REAL and is_last else long_s)
+
+
+def _shortest_s(arm: Arm, segments: Sequence[Segment], case: Case) -> float:
+    """The least of the arm's windows; 0 before the first."""
+    return min((shortest_s(one, case) for one in segments if one.arm is arm), default=0.0)
+
+
+def window_s(segment: Segment) -> float:
     return float(durations(segment).sum())
 
 
-def _waits(windows: Sequence[Segment]) -> bool:
-    """Whether the run's threads waited for processors for a part of the time that may be worth naming."""
-    known = [one.cpu for one in windows if one.cpu is not None]
-    queued_s = sum(one.own_queued_s or 0.0 for one in known)
-    return queued_s > WAITING * (queued_s + sum(one.own_s for one in known))
+def _beyond_s(arm: Arm, segments: Sequence[Segment]) -> float:
+    """The most that a window of the arm took beyond its own time so far."""
+    return max((whole_s(one) - window_s(one) for one in segments if one.arm is arm), default=0.0)
 
 
-def _stood_s(segments: Sequence[Segment]) -> float:
+def spared(segments: Sequence[Segment]) -> tuple[Arm, ...]:
+    """Arms to leave out for want of time. Not `free` where the threads of `real` waited for processors: beside the
+    device the loader is slower than alone, and by how much is the cost of contention."""
+    windows = [one.cpu for one in segments if one.arm is Arm.REAL and one.cpu is not None]
+    queued_s = sum(one.own_queued_s or 0.0 for one in windows)
+    waits = queued_s > WAITING * (queued_s + sum(one.own_s for one in windows))
+    return tuple(arm for arm in SPARED if not (waits and arm is Arm.FREE))
+
+
+def has_rounds(segments: Sequence[Segment], lanes: int) -> bool:
+    """Whether the windows of `real` hold two rounds of the workers, without which no interval is known."""
+    return sum(len(one.window) // lanes for one in segments if one.arm is Arm.REAL) >= HELD_ROUNDS
+
+
+def _missing_s(segments: Sequence[Segment], least: int) -> float:
+    """Seconds that `real` takes for what it lacks of the `least` steps that tell."""
+    seconds = np.concatenate([durations(one) for one in segments if one.arm is Arm.REAL])
+    return float(seconds.mean()) * (least + 1 - len(seconds))
+
+
+def measured_arms(arms: Sequence[Arm], segments: Sequence[Segment]) -> tuple[Arm, ...]:
+    """The arms of a round without `ram` where `real` took its place in all rounds."""
+    return tuple(arm for arm in arms if any(segment.arm is arm for segment in segments))
+
+
+def _least_s(arm: Arm, segments: Sequence[Segment], readers: int) -> float:
+    """Length of a window over a storage that stood still, or had slow files, in those so far; 0 where it had none. That
+    of `fetch` waits for `real`, which the verdict is about."""
+    if arm not in COMPARED:
+        return 0.0
+    wanted_s = max(window_wanted_s(segments, readers), PAUSES_A_WINDOW * stood_between_s(segments))
+    wanted_s = min(wanted_s, LONGEST_WINDOW_S)
+    real_s = [window_s(one) for one in segments if one.arm is Arm.REAL]
+    is_told = max(real_s, default=0.0) >= wanted_s / 2 or (len(real_s) > 1 and _only_fetch_tells(segments))
+    return wanted_s if arm is Arm.REAL or is_told else 0.0
+
+
+def _only_fetch_tells(segments: Sequence[Segment]) -> bool:
+    """Whether the loader does not tell when it reads a file, so that the windows of `fetch` alone tell what makes the
+    storage slow: these and those of `real` share the time."""
+    tell = {one.arm for one in segments if one.reads is not None}
+    return Arm.FETCH in tell and Arm.REAL not in tell
+
+
+def stood_between_s(segments: Sequence[Segment]) -> float:
     """For how long the storage stood still while a look at the page cache opened files between two windows, by how
-    long other looks took; 0 where it did not. Standstills may fall between all windows of a round."""
+    long other looks took; 0 where it did not. Standstills may fall beside all windows of a round."""
     windows = [one.storage for one in segments if one.storage is not None]
     looks_s = [one.looked_s for one in windows if one.looked_s is not None and _may_read(one)]
     longer_s = max(looks_s) - min(looks_s) if looks_s else 0.0
@@ -381,7 +364,7 @@ def _may_read(window: StorageWindow) -> bool:
     return window.residency_before is None or window.residency_before < MOSTLY_RESIDENT
 
 
-def _precise(case: Case, arms: Sequence[Arm], segments: Sequence[Segment]) -> bool:
+def precise(case: Case, arms: Sequence[Arm], segments: Sequence[Segment]) -> bool:
     """Whether every arm's step time is known within the target. `fetch` and `prep`, whose rates no one asked for, only
     need to be known as well as the gains that they decide, and not at all where they are surely faster than the device
     can be fed."""

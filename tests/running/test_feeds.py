@@ -21,14 +21,14 @@ def by_the_rule(asked: Sequence[str], *, reads_files: bool, owns_transfer: bool,
         arms.append("host")
     if "real" in wanted and not once:
         arms.append("real")
-    if "fetch" in wanted and reads_files and not once:
-        arms.append("fetch")
     if "ram" in wanted and reads_files:
         arms.append("ram")
-    if "free" in wanted and (once or (reads_files and cache == "cold" and "ram" in wanted)):
+    if "free" in wanted:
+        arms.append("prep" if once else "free")
+    if reads_files and cache == "cold" and "ram" in wanted and "free" in wanted:
         arms.append("prep")
-    if "free" in wanted and not once:
-        arms.append("free")
+    if "fetch" in wanted and reads_files and not once:
+        arms.append("fetch")
     return arms
 
 
@@ -48,7 +48,7 @@ def test_the_arms_of_a_round(cache: CacheState, once: bool) -> None:
 
 def test_all_arms_of_a_cold_run_in_their_order() -> None:
     arms = arms_of_a_round(make_case(cache="cold"), reads_files=True, owns_transfer=False, once=False)
-    assert arms == (Arm.DEVICE, Arm.HOST, Arm.REAL, Arm.FETCH, Arm.RAM, Arm.PREP, Arm.FREE)
+    assert arms == (Arm.DEVICE, Arm.HOST, Arm.REAL, Arm.RAM, Arm.FREE, Arm.PREP, Arm.FETCH)
 
 
 def test_without_ram_real_is_where_it_was() -> None:

@@ -52,8 +52,9 @@ from loaderbench.running.prep_probe import image_seconds, probe_preparation
 from loaderbench.running.read_times import slow_files
 from loaderbench.running.rig import Rig, progress_of
 from loaderbench.running.rough import Parts, RoughVerdicts
-from loaderbench.running.rounds import SPARED, Budget, Rounds, most_steps, spread
+from loaderbench.running.rounds import SPARED, Budget, measure_rounds, most_steps, spread
 from loaderbench.running.short_runs import measure_short_runs
+from loaderbench.running.until_decided import UntilDecided
 from loaderbench.running.window import (
     LONG_STEP_S,
     LONGEST_WINDOW_S,
@@ -353,18 +354,21 @@ class _Measurement:
         self._foresee_a_round(behind_s)
         asked_s = self._case.effort.duration_s - self._probes_s - self._spent_s
         seconds = min(asked_s, self._deadline.left_s() - behind_s)
-        limited = self._windows.most_steps < sys.maxsize
-        budget = Budget(max(seconds, LEAST_ROUNDS_S), limited, until_decided=self._until_decided)
+        budget = Budget(max(seconds, LEAST_ROUNDS_S), self._windows.most_steps < sys.maxsize)
         num_before = len(self._segments)
 
-        def on_window() -> Look | None:
-            facts = self._facts_so_far()
+        def on_window(tells_more: bool = True) -> Look | None:
+            facts = self._facts_so_far() if tells_more else None
             self._hand_over(facts)
+            if facts is None:
+                return None
             self._foresee_the_rest(self._segments[num_before:], behind_s)
             return self._look(facts)
 
-        rounds = Rounds(self._windows, self._arms, budget, self._segments, self._windows.storage_idle, on_window)
-        found = rounds.measure()
+        windows, idle = self._windows, self._windows.storage_idle
+        if not self._until_decided:
+            return measure_rounds(windows, self._arms, budget, self._segments, idle, on_window)
+        found = UntilDecided(windows, self._arms, budget, self._segments, idle, on_window).measure()
         if found.stopped_by == "decided" and self._request.started_ns is not None:
             seconds = (time.perf_counter_ns() - self._request.started_ns) / 1e9
             self._deadline.say(f"decided after {seconds:.0f} s; --duration or --ci-target measure longer")
