@@ -43,9 +43,10 @@ def look(run: Run) -> Look | None:
 
 
 def _ends(gain: Quantity) -> tuple[float, float]:
-    """Of a gain, at all looks. Of one block nothing tells, nor where nothing says by how much others differ."""
+    """Of a gain, at all looks. Of one block nothing tells, nor, of one that is worth anything,
+    where nothing says by how much others differ."""
     low, high = gain.ends
-    if gain.n < 2 or low == high:
+    if gain.n < 2 or (low == high and gain.value > 1.0):
         return 0.0, float("inf")
     low, high = (at_every_look(gain.value, end, gain.n) for end in (low, high))
     return low, high

@@ -69,6 +69,11 @@ def test_a_gain_of_which_nothing_tells_how_much_it_moves_is_not_known(n: int, en
     assert decided._ends(cast(Any, gain)) == (0.0, float("inf"))
 
 
+def test_a_gain_of_nothing_in_all_draws_is_known() -> None:
+    gain = SimpleNamespace(value=1.0, n=8, ends=(1.0, 1.0))
+    assert decided._ends(cast(Any, gain)) == (1.0, 1.0)
+
+
 @pytest.mark.parametrize(
     ("before", "now", "is_decided"),
     [
