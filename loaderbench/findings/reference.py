@@ -12,8 +12,8 @@ from loaderbench.findings.table import SECTIONS, words
 REFERENCE_FILE = Path(__file__).parents[2] / "docs/findings.md"
 INTRODUCTION = """# Findings
 
-Everything that loaderbench reports under a fixed code, with the sentences that it prints, and after → what to do or what
-it may mean. The figures are examples; … stands for words of the sentence before it.
+Everything that loaderbench reports under a fixed code, with the sentences that it prints, and after → what to do or
+what it may mean. The figures are examples; … stands for words of the sentence before it.
 `python -m loaderbench.findings.reference` writes this page from the table in `loaderbench/findings/`."""
 ABOUT = {
     "Caveats": "What to know before trusting a figure: `caveats` in the record. `loaderbench show RUN --caveats` "
