@@ -217,7 +217,7 @@ class Model:
 
     def _with_stand_ins(self, times: Times, watched: Watched) -> Times:
         """The times of arms that a watched script does not run, from its timeline and its workers' spans
-        (docs/watch.md, `Where the figures come from`)."""
+        (docs/watch-method.md, `Where the figures come from`)."""
         real, steps = times.real, self.arms[Arm.REAL]
         stall = Quantity.of(steps, "stall")
         device = times.device if times.device is not None and self._ready_arm is not None else real - stall
