@@ -261,5 +261,6 @@ def test_any_iterable_can_be_watched_from_within(tmp_path: Path) -> None:
     stored = Store(tmp_path / "results").find("latest").record
     assert stored is not None and stored.verdict is not None
     assert (stored.verdict.bottleneck, stored.verdict.cause_detail) == ("prep", "sleep")
-    assert stored.verdict.gain is not None and 1.4 < stored.verdict.gain.value < 3.6  # 3 where nobody waits for a processor
+    # 3 where nobody waits for a processor
+    assert stored.verdict.gain is not None and 1.4 < stored.verdict.gain.value < 3.6
     assert (stored.verdict.where[0].function, stored.verdict.where[0].line) == ("batches", 4)
