@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -39,6 +40,8 @@ HELD_BY_LOCK = 0.25
 the lock does: of two workers that take turns each waits for half of its time."""
 MOST_OF = 0.5
 """Of what a worker waits for, or does, the part that names it."""
+IN_MAIN_PROCESS = ("dataset", "collate", "loader")
+"""Parts in which the script's thread makes a batch, of a loader without workers."""
 WORTH_A_ROW, MOST_ROWS = 0.05, 4
 DECODES = (
     "image.open", "imread", "imdecode", "decode", "read_image", ".convert", "imagefile", "jpeg", "read_video",
@@ -285,8 +288,8 @@ class _Names:
 
     def worker(self) -> Detail | None:
         """What a worker waits for, if that is a lock or a sleep, else the line that costs most."""
-        looks = self.looks.workers if self.stages.workers else self._in_main_process()
-        if len(looks) < LEAST_LOOKS or self.stages.opaque:
+        looks = self._making
+        if len(looks) < LEAST_LOOKS or self._waits_for_its_threads:
             return None
         role: Role = "worker" if self.stages.workers else "consumer"
         waits = looks.in_states(WAITING)
@@ -299,13 +302,24 @@ class _Names:
 
     def reads(self) -> float | None:
         """Of the time of making batches, the part in which a file or a connection is read."""
-        looks = self.looks.workers if self.stages.workers else self._in_main_process()
-        return looks.part(looks.in_states(READING)) if len(looks) >= LEAST_LOOKS else None
+        looks = self._making
+        if len(looks) < LEAST_LOOKS or self._waits_for_its_threads:
+            return None
+        return looks.part(looks.in_states(READING))
 
-    def _in_main_process(self) -> Looks:
-        """Of a loader without workers: the looks in which the script's thread makes a batch."""
+    @cached_property
+    def _making(self) -> Looks:
+        """The looks in which a batch is made: of the workers, or of the script's thread where there are none."""
+        if self.stages.workers:
+            return self.looks.workers
         consumer = self.looks.consumer
-        return Looks(consumer.samples, consumer.rows[consumer.in_parts("dataset", "collate", "loader")])
+        return Looks(consumer.samples, consumer.rows[consumer.in_parts(*IN_MAIN_PROCESS)])
+
+    @property
+    def _waits_for_its_threads(self) -> bool:
+        """Whether a loader that tells nothing of its work makes batches in threads of its own: the script's waits for
+        these, and does not show what they do."""
+        return self.stages.opaque and self._making.part(self._making.in_states(["lock", "pipe"])) >= HELD_BY_LOCK
 
     def _waits(self, looks: Looks, word: CauseDetail, rows: Rows, waits: Rows, role: Role) -> Detail:
         """Without these waits: their part of what the data set's code waited, by its stamps."""
@@ -322,12 +336,17 @@ class _Names:
         rows = looks.where(lambda other: (other.file, other.line, other.part) == (place.file, place.line, place.part))
         prep_s = looks.part(rows & ~waits, ~waits) * self._mean_s("prep")
         less = {"read": looks.part(rows & waits, waits) * self._mean_s("read"), "prep": prep_s}
+        if self.stages.opaque:  # no stamp tells its waits from its work
+            less = {"prep": part * self._mean_s("prep")}
         return self._of_worker(_kind(looks), less, prep_s, where_of(place, role, state, part), part)
 
     def _of_worker(
         self, word: CauseDetail, less: Mapping[str, float], ran_s: float, where: Where | None, part: float
     ) -> Detail:
         """Without so many seconds of a worker's batch. It sends a batch in a thread that waits while it computes."""
+        if where is not None and not self.stages.workers:  # of all that the script's thread does
+            consumer = self.looks.consumer
+            where = replace(where, fraction=where.fraction * consumer.part(consumer.in_parts(*IN_MAIN_PROCESS)))
         eased = sum(less.values()) / max(self._mean_s("read") + self._mean_s("prep"), 1e-12)
         sends = {name: eased * self._mean_s(name) for name in ("send", "hand")} if self.stages.workers else {}
         edited = self._shorter({**less, **sends}, ran_s)

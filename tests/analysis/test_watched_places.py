@@ -12,7 +12,7 @@ from loaderbench.analysis.watched_places import Detail, Named, named
 from loaderbench.recording.facts import STEP, Collections, Run, Segment, WatchedLoader, WatchedSeconds
 from loaderbench.recording.record import Bottleneck, Estimate, RunRecord, Verdict, Where
 from loaderbench.recording.thread_samples import Place, SampledThread, SampleRows, State
-from tests.watched_facts import followed, run_of, segment
+from tests.watched_facts import followed, run_of, segment, untold
 
 NUM = 240
 WAIT = Place("/lib/queues.py", 1, "Queue.get", "", "library", "queue")
@@ -54,14 +54,21 @@ def with_samples(
             rows.add(at, worker, state, 1.0, place)
         if thread is not None:
             rows.add(at, other, "running", 1.0, thread)
-    run = run_of(one, workers, **facts)
+    run = spent(run_of(one, workers, **facts), one)
+    assert run.recording is not None
+    run.recording.samples = rows.samples()
+    return run
+
+
+def spent(run: Run, one: Segment, **of_loader: Any) -> Run:
+    """The run with its loader's seconds as its stamps tell them."""
     assert run.recording is not None and run.recording.facts.watched is not None
-    wait_s, step_s = float((stamps[:, 1] - stamps[:, 0]).sum()), float((stamps[:, 2] - stamps[:, 1]).sum())
+    called, returned, done = one.steps[:, [STEP["called_ns"], STEP["returned_ns"], STEP["done_ns"]]].T / 1e9
+    wait_s, step_s = float((returned - called).sum()), float((done - returned).sum())
     seen = run.recording.facts.watched
-    loader = replace(seen.loaders[0], seconds=WatchedSeconds(0.1, 0.2, wait_s, step_s, 0.0, 0.0))
+    loader = replace(seen.loaders[0], seconds=WatchedSeconds(0.1, 0.2, wait_s, step_s, 0.0, 0.0), **of_loader)
     watched = replace(seen, loaders=(loader,), wall_s=wait_s + step_s + 1.0)
     run.recording.facts = replace(run.recording.facts, watched=watched)
-    run.recording.samples = rows.samples()
     return run
 
 
@@ -209,6 +216,46 @@ def test_collections_are_timed_and_named_by_the_line_that_they_were_at() -> None
     assert (record.verdict.bottleneck, record.verdict.cause_detail) == ("compute", "gc")
     assert record.verdict.where[0].line == 33
     assert gain_of(record) == pytest.approx(13.0 / 8.0, rel=0.05)
+
+
+def in_main_process(run: Run, one: Segment, making: Place, state: State, step: Place) -> Run:
+    """The run with a sample in each batch's making and one in its step, all of the script's thread."""
+    assert run.recording is not None
+    rows = SampleRows()
+    consumer = rows.add_thread(SampledThread("consumer"))
+    for called, returned, done in one.steps[:, [STEP["called_ns"], STEP["returned_ns"], STEP["done_ns"]]] / 1e9:
+        rows.add((called + returned) / 2, consumer, state, returned - called, making)
+        rows.add((returned + done) / 2, consumer, "running", done - returned, step)
+    run.recording.samples = rows.samples()
+    return run
+
+
+def test_a_line_that_makes_batches_in_the_script_s_thread_has_its_part_of_that_thread() -> None:
+    """12 of 16 ms make a batch and 4 work on it, both by the same line of the same function."""
+    line = Place("/home/me/train.py", 7, "burn", "crunch", "user", "loader")
+    one = steady(12.0, 4.0, workers=0)
+    run = spent(run_of(one, 0), one, kind="function", workers=0)
+    record = judged(in_main_process(run, one, line, "running", replace(line, part="step")))
+    assert record.verdict is not None
+    assert (record.verdict.bottleneck, record.verdict.cause_detail) == ("prep", "no_loader")
+    parts = {one.part: one.fraction for one in record.verdict.where}
+    assert parts == {"loader": pytest.approx(0.75, abs=0.02), "step": pytest.approx(0.25, abs=0.02)}
+    assert "figures_contradict" not in [one.code for one in record.caveats]
+
+
+@pytest.mark.parametrize(("state", "expected"), [("sleep", ("prep", "sleep")), ("lock", ("mixed", None))])
+def test_what_an_iterable_s_batches_take_has_its_line_where_they_are_made_there(
+    state: State, expected: tuple[Bottleneck, str | None]
+) -> None:
+    """10 of 15 ms sleep in its generator. A wait for a lock there may be one for threads of its own, which may read."""
+    line = Place("/home/me/own.py", 4, "batches", "time.sleep", "user", "loader")
+    one = steady(10.0, 5.0, workers=0)
+    record = judged(in_main_process(spent(untold([one]), one), one, line, state, TRAIN))
+    assert record.verdict is not None
+    assert (record.verdict.bottleneck, record.verdict.cause_detail) == expected
+    assert record.verdict.where[0].line == 4
+    if state == "sleep":
+        assert gain_of(record) == pytest.approx(3.0, rel=0.05)
 
 
 def test_too_few_samples_name_nothing() -> None:
