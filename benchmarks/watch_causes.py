@@ -109,10 +109,11 @@ def py_spy_says(command: str, one: Built) -> dict[str, Any]:
 def ask(one: Built, rounds: int, results: Path | None, others: Mapping[str, str | None]) -> dict[str, Any]:
     """A row: truth, and what was said."""
     plain = [sys.executable, str(one.path)]
-    turns = []
+    turns, seen = [], set()
     for number in range(rounds):
         pair = {fixed: run(plain, fixed=fixed) for fixed in ((False, True) if number % 2 else (True, False))}
         turns.append((pair[False]["seconds_per_step"], pair[True]["seconds_per_step"]))
+        seen.add(pair[False]["losses_and_order"])
     with tempfile.TemporaryDirectory(prefix="loaderbench-causes-") as folder:
         record = Path(folder, "record.json")
         watch = [
@@ -127,7 +128,7 @@ def ask(one: Built, rounds: int, results: Path | None, others: Mapping[str, str 
         ]
         watched = run([*watch, str(one.path)], fixed=False)
         found = json.loads(record.read_text())
-    same = {run(plain, fixed=False)["losses_and_order"], watched["losses_and_order"]}
+    same = {*seen, watched["losses_and_order"]}
     verdict = found["verdict"]
     where = (verdict.get("where") or [None])[0]
     gain = statistics.median(plain_s / fixed_s for plain_s, fixed_s in turns)

@@ -28,7 +28,7 @@ from loaderbench.analysis.watched_looks import (
 )
 from loaderbench.cases.arms import Arm
 from loaderbench.pipeline.edits import Edited
-from loaderbench.pipeline.gains import Replays
+from loaderbench.pipeline.gains import NORMAL, Replays
 from loaderbench.pipeline.stages import Times
 from loaderbench.plain import Json
 from loaderbench.recording.facts import Collections, Recording, WatchedFacts
@@ -173,15 +173,17 @@ class _Names:
 
     def _gil(self) -> Iterator[Detail]:
         consumer = self.looks.consumer
-        taken, worked = self.looks.seconds(consumer.in_states(["gil", "runnable"]))
-        if consumer.part(consumer.in_states(["gil"])) < WORTH_A_ROW:
+        waits = consumer.in_states(["gil"])
+        if consumer.part(waits) < WORTH_A_ROW:
             return
         others = self.looks.of("other")
         mine = others.in_states(WORKING)
         mine &= np.array([self._is_scripts(number) for number in others.samples.thread[others.rows]], dtype=bool)
+        if float(others.weight[mine].sum()) < MOST_OF * float(consumer.weight[waits].sum()):
+            return  # who holds it runs, or is about to, and none that could be seen does
         users = mine & others.where(lambda place: place.owner == "user")
         where = _where(others, users if users.any() else mine, "other") if mine.any() else None
-        taken, worked, both = self._not_run(taken, worked)
+        taken, worked, both = self._kept_from_running()
         if where is None or not both.value > 0:
             return
         waited_s, step_s = self.looks.phases
@@ -201,19 +203,28 @@ class _Names:
         makes = not self.stages.workers
         yield Detail("contention", "gil", gain, where, both.value, {"seconds": both.value}, in_making=makes)
 
-    def _not_run(self, taken: Seconds, worked: Seconds) -> tuple[Seconds, Seconds, Seconds]:
-        """(in next(), in the step, in both): seconds of a step in which the script's thread wants to run and does not.
-        `taken`, `worked`: by its looks. Where its processor time was counted, both are what is left of a step beside
-        that and its other waits, and looks say only how much of it is where."""
-        both, cpu_s = taken + worked, self._consumer_cpu_s
-        if cpu_s is None or not both.value > 0:
+    def _kept_from_running(self) -> tuple[Seconds, Seconds, Seconds]:
+        """(in next(), in the step, in both): seconds of a step in which the script's thread waits for the GIL, or for a
+        processor that the script's own threads have. By its looks; where its processor time was counted, all that it is
+        kept from running is what is left of a step beside that and its other waits, and looks say how much is which."""
+        consumer, cpu_s, seen = self.looks.consumer, self._consumer_cpu_s, self.replays.fitted.seen
+        (gil_in, gil), (queued_in, queued) = (
+            self.looks.seconds(consumer.in_states([one])) for one in ("gil", "runnable")
+        )
+        own = 1.0 if seen is None else 1.0 - seen.for_others
+        taken, worked = (
+            Seconds(one.value + own * other.value, float(np.hypot(one.error, own * other.error)))
+            for one, other in ((gil_in, queued_in), (gil, queued))
+        )
+        both, whole_s = taken + worked, (gil_in + gil + queued_in + queued).value
+        if cpu_s is None or not whole_s > 0:
             return taken, worked, both
-        consumer = self.looks.consumer
         waits = [state for state in WAITING if state != "gil"]
         waited = sum(self.looks.seconds(consumer.in_states(waits)), Seconds(0.0))
-        counted = Seconds(max(0.0, self.looks.step_s - cpu_s - waited.value), waited.error)
-        times = counted.value / both.value
-        return Seconds(times * taken.value), Seconds(times * worked.value), counted
+        times = max(0.0, self.looks.step_s - cpu_s - waited.value) / whole_s
+        behind_others = Seconds(0.0, (whole_s - both.value) / NORMAL)  # they may be late for the same threads
+        error = float(np.hypot(waited.error, times * behind_others.error))
+        return Seconds(times * taken.value), Seconds(times * worked.value), Seconds(times * both.value, error)
 
     @cached_property
     def _consumer_cpu_s(self) -> float | None:

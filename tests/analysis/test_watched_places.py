@@ -203,6 +203,24 @@ def test_another_thread_that_holds_the_gil_is_contention_with_its_line() -> None
     assert gain_of(record) == pytest.approx(10.0, rel=0.35)
 
 
+def test_a_wait_for_the_gil_is_no_thread_s_that_hardly_runs() -> None:
+    """The script's thread waits for it in all steps but few; another one of its threads runs in one step of ten."""
+    metrics = Place("/home/me/metrics.py", 5, "poll", "sum", "user", "step")
+    run = with_samples(steady(2.0, 20.0), 2, [(TRAIN, "gil", 0.9), (TRAIN, "running", 0.1)], [], metrics)
+    assert run.recording is not None and run.recording.samples is not None
+    samples = run.recording.samples
+    (other,) = samples.threads_of("other")
+    some = samples.thread != other
+    some |= np.arange(len(some)) % 30 == np.flatnonzero(~some)[0] % 30
+    run.recording.samples = replace(
+        samples, time_s=samples.time_s[some], thread=samples.thread[some], state=samples.state[some],
+        place=samples.place[some], weight_s=samples.weight_s[some],
+    )  # fmt: skip
+    record = judged(run)
+    assert record.verdict is not None
+    assert record.verdict.cause_detail != "gil"
+
+
 def test_the_processor_time_of_the_script_s_thread_is_counted_and_not_drawn() -> None:
     """Of a step of 20 ms its thread runs for 0.5: by 240 looks of which one in ten is elsewhere, 2 ms would be left."""
     metrics = Place("/home/me/metrics.py", 5, "poll", "sum", "user", "step")
