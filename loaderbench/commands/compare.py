@@ -171,7 +171,7 @@ def _show(
         from loaderbench.reporting.console import make_console
         from loaderbench.reporting.studies import print_findings
 
-        print_findings(facts, comparison, make_console(stderr=output.on_stderr))
+        print_findings(facts, comparison, make_console(stderr=output.on_stderr), study_id=study_id)
         if study_id is not None:
             echo("", err=output.on_stderr)
             echo(f"kept as {study_id} in {output.results}", err=output.on_stderr)

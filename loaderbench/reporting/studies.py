@@ -13,6 +13,7 @@ from loaderbench.recording.studies import Findings, StudyFacts, StudyRecord
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import Console, print_result
 from loaderbench.reporting.result import Result
+from loaderbench.reporting.screen import print_on_a_screen
 from loaderbench.reporting.shown import shown_as
 
 ANSWER_WIDTH = 72
@@ -28,10 +29,26 @@ def as_json(facts: StudyFacts, findings: Findings, study_id: str | None = None) 
 
 
 def print_findings(
-    facts: StudyFacts, findings: Findings, console: Console, runs: Sequence[RunRecord] = (), *, whole: bool = False
+    facts: StudyFacts,
+    findings: Findings,
+    console: Console,
+    runs: Sequence[RunRecord] = (),
+    *,
+    whole: bool = False,
+    study_id: str | None = None,
 ) -> None:
-    """Print the study as its command printed it. `runs`: records of its runs; `whole`: every row of its tables."""
-    print_result(result_of(facts, findings, runs), console, whole=whole)
+    """Print the study as its command printed it.
+
+    Args:
+        runs: records of its runs.
+        whole: print every row of its tables.
+        study_id: by which `show` finds it again: a terminal then gets one screen of it.
+    """
+    result = result_of(facts, findings, runs)
+    if console.is_terminal and study_id is not None and not whole:
+        print_on_a_screen(result, console, f"loaderbench show {study_id} --all")
+    else:
+        print_result(result, console, whole=whole)
 
 
 def result_of(facts: StudyFacts, findings: Findings, runs: Sequence[RunRecord] = ()) -> Result:

@@ -528,7 +528,7 @@ def say_watched(record: RunRecord | None, nothing: str, rank: WatchedRank | None
     if rank is not None and rank.problem is not None:
         console.print(f"loaderbench: {rank.problem}", soft_wrap=True, highlight=False)
     if rank is not None and rank.study is not None and rank.study.findings is not None:
-        print_findings(rank.study.facts, rank.study.findings, console)
+        print_findings(rank.study.facts, rank.study.findings, console, study_id=rank.study.study_id)
         console.print(f"study {rank.study.study_id}", soft_wrap=True, highlight=False)
     elif record is None:
         console.print(f"loaderbench: {nothing}", soft_wrap=True, highlight=False)
