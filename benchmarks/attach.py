@@ -1,6 +1,7 @@
 """Is `attach` right? Training scripts with a built-in cause are started and looked at from outside at a random time.
 
     python benchmarks/attach.py [--causes] [--only CASE,…] [--seconds 20] [--rounds 1] [--json FILE]
+    python benchmarks/attach.py --cost [--workers 8] [--rounds 12] [--seconds 8]
 
 `--causes` takes the scripts that `watch` is asked about (benchmarks/watched/causes) in place of this file's own. Each
 case is looked at with three grades of rights at once: with names of functions, with calls alone
@@ -29,6 +30,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
+from turns import median_interval, spread
 from watch_causes import Built, run, scripts
 
 from loaderbench.attach.facts import JobFacts
@@ -275,6 +278,45 @@ def judged(case: Case, grade: str, facts: Any, rate: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def cost(data: Path, folder: Path, workers: int, seconds: float, rounds: int) -> dict[str, Any]:
+    """What being looked at costs a job, in turns of one run: its time and its processor time a step, looked at ÷ not;
+    and what looking takes of a processor."""
+    case = Case("decode", (), (), ("--ms", "8", "--workers", str(workers)))
+    walls, cpus, own = [], [], []
+    with started(case, data, folder, fixed=False, seconds=2 * rounds * (seconds + 3) + 60) as (pid, log):
+        for number in range(rounds):
+            took: dict[bool, tuple[float, float]] = {}
+            for looked_at in (number % 2 == 0, number % 2 == 1):
+                time.sleep(1.0)
+                process = process_of(pid)
+                assert process is not None
+                job = Job(process) if looked_at else None
+                begin, before = time.monotonic(), cpu_of(pid)
+                if job is not None:
+                    looked = watch_jobs([job], seconds, lambda part, looked: None)
+                    own.append(looked.cpu_s / looked.wall_s)
+                    job.close()
+                else:
+                    time.sleep(seconds)
+                used, end = cpu_of(pid) - before, time.monotonic()
+                rate = rate_in(log, begin, end)
+                took[looked_at] = (1.0 / rate, used / (end - begin) / rate)
+            walls.append(took[True][0] / took[False][0])
+            cpus.append(took[True][1] / took[False][1])
+    found = {"step": median_interval(walls), "processor time a step": median_interval(cpus)}
+    for name, ratio in found.items():
+        print(f"{name}, looked at ÷ not: {spread(ratio)}")
+    print(f"looking takes {statistics.median(own):.2%} of one processor, {workers} workers")
+    return {"workers": workers, "rounds": rounds, **found, "cores": own}
+
+
+def cpu_of(pid: int) -> float:
+    """CPU seconds of a job and its workers so far (schedstat of all threads)."""
+    pids = [pid, *(one.pid for one in psutil.Process(pid).children(recursive=True))]
+    threads = [thread for one in pids for thread in Path(f"/proc/{one}/task").iterdir()]
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+
+
 def line(row: dict[str, Any]) -> str:
     parts = []
     for grade, one in row["said"].items():
@@ -315,6 +357,8 @@ def main() -> None:
     parser.add_argument("--only", help="cases, or beginnings of their names, comma separated")
     parser.add_argument("--causes", action="store_true", help="the scripts of watch's benchmark in place of these")
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--cost", action="store_true", help="what being looked at costs a job")
+    parser.add_argument("--workers", type=int, default=8, help="with --cost")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -323,6 +367,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="loaderbench-attach-") as made:
         folder = Path(made)
         data = make_data(folder / "data")
+        if options.cost:
+            spent = cost(data, folder, options.workers, options.seconds, options.rounds)
+            if options.json:
+                options.json.write_text(json.dumps(spent, indent=1) + "\n")
+            return
         asked: dict[str, Callable[[], dict[str, Any]]] = (
             {one.path.stem: partial(ask_script, one, options.seconds, options.rounds) for one in scripts()}
             if options.causes

@@ -546,12 +546,14 @@ def _named(
         is_known = seen.of_main(seen.is_unknown).value < UNKNOWN_MAIN
         least = HALF_LOST if by in ("neighbours", "steal") else OWN_PART
         limits = seen.of_main(pipe.waits).value > 1.0 - 1.0 / WORTH or contention.value > least
-        if by is not None and beyond <= contention.value and is_known and limits:
-            is_clear = contention.value - 1.0 >= CLEARLY * (beyond - 1.0) and beyond < OWN_PART
-            if is_clear and (contention.low or 0.0) >= WORTH:
+        if by is not None and is_known and limits and (contention.low or 0.0) >= WORTH:
+            # One setting undoes these: less work would gain more, and does not replace it.
+            is_set = by in ("affinity", "quota") and contention.value >= OWN_PART
+            if is_set or (contention.value - 1.0 >= CLEARLY * (beyond - 1.0) and beyond < OWN_PART):
                 return "contention", by, ""
-            stage = max(with_it, key=lambda cause: with_it[cause])
-            return "mixed", None, words("attach_mixed", {"one": "contention", "other": stage})
+            if beyond - 1.0 < CLEARLY * (contention.value - 1.0):
+                stage = max(with_it, key=lambda cause: with_it[cause])
+                return "mixed", None, words("attach_mixed", {"one": "contention", "other": stage})
     if gains[best].value >= WORTH:
         low, other = gains[best].low or 0.0, gains[second]
         is_clear = low > (np.inf if other.high is None else other.high) or gains[best].value - 1.0 > CLEARLY * (
