@@ -7,7 +7,6 @@ Figures pass. A text passes where it is loaderbench's own (own_texts.py) or a na
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -18,7 +17,7 @@ import numpy as np
 
 from loaderbench.analysis.forecast import setting_of
 from loaderbench.cases.case import Subject
-from loaderbench.devices.profile import SHIPPED, load
+from loaderbench.devices.profile import named, shipped_names
 from loaderbench.plugins import DECODERS, DEVICES, LOADERS
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.forecast import Forecast, ForecastFacts
@@ -206,7 +205,7 @@ def device(anonymous: Anonymous, text: str) -> str:
     kind, _, detail = text.partition(":")
     if kind not in DEVICES.built_in:
         return anonymous.numbered("device", text)
-    known = not detail or detail.isdigit() or _profile_of(detail) in _profiles()
+    known = not detail or detail.isdigit() or _profile_of(detail) in shipped_names()
     return text if known else f"{kind}:{anonymous.numbered('profile', detail)}"
 
 
@@ -223,17 +222,11 @@ def device_name(anonymous: Anonymous, text: str) -> str:
 
 def _profile_of(detail: str) -> str:
     """The profile's name of `h200-resnet50-train-fp32x0.5`."""
-    return re.sub(r"x\d+(?:\.\d+)?$", "", detail) if detail not in _profiles() else detail
+    return re.sub(r"x\d+(?:\.\d+)?$", "", detail) if detail not in shipped_names() else detail
 
 
-@functools.cache
-def _profiles() -> Collection[str]:
-    return {path.stem for path in SHIPPED.glob("*.toml")}
-
-
-@functools.cache
 def _device_of(profile: str) -> str | None:
-    return load(SHIPPED / f"{profile}.toml").device_name if profile in _profiles() else None
+    return named(profile).device_name if profile in shipped_names() else None
 
 
 def memory_source(anonymous: Anonymous, text: str) -> str:

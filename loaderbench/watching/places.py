@@ -175,6 +175,11 @@ def _of_step(inside: Sequence[Frame], own: Sequence[Frame]) -> tuple[str, int]:
     return "step", 0
 
 
+def is_watchs(frames: Sequence[Frame]) -> bool:
+    """Whether a thread is one of the watch's own: code of ours runs it, and none of the user's."""
+    return any(frame.file.startswith(OURS) for frame in frames) and not any(is_users(frame.file) for frame in frames)
+
+
 def is_users(file: str) -> bool:
     """Whether the code of a file is the user's own: no library's of any Python, and none of ours."""
     return (
