@@ -49,6 +49,15 @@ NEXT = frame(LOADER, "_BaseDataLoaderIter.__next__")
         ([frame("/home/me/u.py", "helper", 90), frame("/home/me/m.py", "evaluate", 6), MAIN], "validation", 6),
         ([frame("/v/site-packages/torch/_dynamo/convert_frame.py", "compile"), frame("/home/me/m.py", "main", 5), MAIN],
          "compile", 5),
+        ([frame("/v/site-packages/nvidia/dali/pipeline.py", "Pipeline.run"), MAIN], "loader", 52),
+        ([frame("/home/me/d.py", "decode", 7), frame("/v/site-packages/grain/_src/python/data_loader.py", "_f"), MAIN],
+         "loader", 7),
+        ([frame("/usr/lib/python3.11/threading.py", "Condition.wait"), frame("/usr/lib/python3.11/queue.py",
+          "Queue.get"), frame("/home/me/p.py", "Prefetcher.__next__", 5), MAIN], "loader", 5),
+        ([frame("/home/me/datasets/mine.py", "step", 5), MAIN], "step", 5),
+        ([frame(QUEUES, "Queue.put"), frame("/v/site-packages/other/worker.py", "work")], "indices", 1),
+        ([frame("/v/site-packages/torch/__init__.py", "<module>"), frame("<frozen importlib._bootstrap>",
+          "_find_and_load"), MAIN], "import", 52),
     ],
 )  # fmt: skip
 def test_the_innermost_known_frame_says_the_part(frames: list[Frame], part: str, line: int) -> None:
