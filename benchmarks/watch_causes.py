@@ -163,7 +163,7 @@ def line(row: dict[str, Any]) -> str:
         "" if spied is None else f"  py-spy :{spied['line']} {spied['part']:.0%}{' THE LINE' if spied['right'] else ''}"
     )
     return (
-        f"{row['name']:20s}{row['cause']}/{row['detail']:14s} {row['gain']:6.2f}  {outcome(row):12s}"
+        f"{row['name']:20s}{row['cause']}/{row['detail']:14s} {row['gain']:6.2f}  {outcome(row):13s}"
         f"{row['said']}/{row['said_detail']} {said['value']:.2f}{ends}  {at}"
         f"{'' if row['watch_same'] else '  WATCHED RUN DIFFERS'}{traceml}{told}"
     )
