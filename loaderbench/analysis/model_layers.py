@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.analysis.statistics import Blocks, blocks_of, draws_of_mean, interval
+from loaderbench.cases.inputs import sample_inputs
 from loaderbench.findings.table import words
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.model_layers import (
@@ -62,7 +63,7 @@ def layers_of(facts: LayersFacts) -> LayersResult:
         precision=step.precision,
         optimizer=None if facts.workload is None or facts.workload.optimizer is None else facts.workload.optimizer.name,
         batch_size=step.batch_size,
-        input_shape=(step.channels, step.input_size or 0, step.input_size or 0),
+        input_shape=sample_inputs(step)[0].shape,
         device_name=step.device if facts.device is None else facts.device.name,
         data_set=None if facts.case is None else facts.case.title,
         environment=facts.environment,

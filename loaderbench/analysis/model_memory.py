@@ -42,6 +42,7 @@ def memory_of(facts: ModelMemoryFacts) -> ModelMemory:
     batches = tuple(_batch(one, step.mode, on_accelerator=facts.on_accelerator) for one in facts.batches)
     return ModelMemory(
         *of_model(step, facts.device),
+        inputs=step.inputs,
         not_measured=facts.not_measured,
         batches=batches,
         caveats=tuple(
@@ -133,6 +134,7 @@ def fit_of(facts: ModelFitFacts) -> ModelFit:
     around = () if largest is None else range(max(largest - 1, 1), largest + 3)
     return ModelFit(
         *of_model(step, facts.device),
+        inputs=step.inputs,
         memory_bytes=facts.memory_bytes,
         memory_source=facts.memory_source,
         how=facts.how,

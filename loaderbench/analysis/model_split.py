@@ -69,6 +69,7 @@ def split_of(facts: SplitFacts) -> ModelSplit:
         precision=facts.precision,
         input_size=facts.input_size,
         channels=facts.channels,
+        inputs=facts.inputs,
         batch_size=facts.batch_size,
         members=tuple(_member(facts, number) for number in range(len(facts.members))),
         greedy_s=None if greedy is None else greedy.finish_s,

@@ -44,6 +44,7 @@ def offload_of(facts: OffloadFacts) -> ModelOffload:
     everything = next((row for row in rows if (row.above_bytes, row.after_fraction) == (0, 0.0)), None)
     return ModelOffload(
         *of_model(step, facts.device),
+        inputs=step.inputs,
         batch_size=step.batch_size,
         is_study=facts.is_study,
         on_host=facts.on_host,

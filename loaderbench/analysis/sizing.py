@@ -53,6 +53,7 @@ def sized(facts: SizeFacts) -> Sizing:
         device_name=facts.device_name if facts.device is None else facts.device.name,
         input_size=facts.input_size,
         channels=facts.channels,
+        inputs=facts.inputs,
         target_per_s=facts.target_per_s,
         latency_s=facts.latency_s,
         percentile=facts.percentile,

@@ -16,6 +16,7 @@ from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_origin
 
+from loaderbench.cases.inputs import Shapes
 from loaderbench.errors import ConfigError
 from loaderbench.plain import type_hints
 from loaderbench.printable import short
@@ -237,7 +238,7 @@ def _items(given: object) -> Iterable[Any]:
     return [given]
 
 
-PARSED: tuple[Any, ...] = (Words, Numbers, Ratios, Side, Size, Memory, Rate, Time, Price, Pairs)
+PARSED: tuple[Any, ...] = (Words, Numbers, Ratios, Side, Size, Memory, Rate, Time, Price, Pairs, Shapes)
 """Types that read texts themselves."""
 
 
@@ -365,9 +366,16 @@ class ModelOptions:
 
     mode: str = option("train or infer", "train")
     input_size: int | None = option("Side of the square input of the model  [default: 224; lenet 28]")
-    input_shape: Numbers | None = option("Shape of a sample: 3,224,224, or 1,28,28  [default: 3 channels; lenet 1]")
+    input_shape: Shapes | None = option(
+        "Shape of a sample: 3,224,224, or 512 for tokens; several inputs: 3,64,64+16, or a=3,64,64+b=16 for keywords  "
+        "[default: 3 channels; lenet 1]"
+    )
+    input_dtype: Words | None = option("{dtypes}; one, or one for each input  [default: float32]")
+    loss: str | None = option(
+        "Your own loss, package.module:function, called with outputs and targets  [default: by the outputs' shape]"
+    )
     precision: str | None = option("{precisions}  [default: amp-bf16; fp32 on the CPU]")
-    optimizer: str = option("sgd (with momentum) or adam; in training", "sgd")
+    optimizer: str = option("sgd (with momentum), adam or adamw; in training", "sgd")
     device: str = option("auto (cuda, else cpu), {devices}", "auto")
     seed: int = option("Seed for weights and batches", 0)
 

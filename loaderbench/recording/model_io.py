@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +42,10 @@ class IoFacts:
     model: str
     precision: Precision
     device_name: str
-    input_size: int
+    input_size: int | None
     channels: int
+    inputs: str | None = field(default=None, kw_only=True)
+    """What the model takes, where that is not one square image (cases/inputs.py)."""
     seed: int
     environment: Environment
     device: DeviceFacts | None = None
@@ -85,8 +87,10 @@ class ModelIo:
     model: str
     precision: Precision
     device_name: str
-    input_size: int
+    input_size: int | None
     channels: int
+    inputs: str | None = field(default=None, kw_only=True)
+    """What the model takes, where that is not one square image (cases/inputs.py)."""
     same_memory: bool
     """The device computes in the host's memory: a copy there is one within the same RAM."""
     known: KnownLink | None

@@ -160,7 +160,8 @@ class LayersResult:
     optimizer: str | None
     """Its name as PyTorch has it; None in inference."""
     batch_size: int
-    input_shape: tuple[int, int, int]
+    input_shape: tuple[int, ...]
+    """Of the first input, without the batch."""
     device_name: str
     data_set: str | None
     environment: Environment

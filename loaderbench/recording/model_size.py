@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
@@ -94,8 +94,10 @@ class SizeFacts:
     optimizer: Optimizer
     device_name: str
     """The device that was asked for; `device` has the facts."""
-    input_size: int
+    input_size: int | None
     channels: int
+    inputs: str | None = field(default=None, kw_only=True)
+    """What the model takes, where that is not one square image (cases/inputs.py)."""
     seed: int
     target_per_s: float | None
     latency_s: float | None
@@ -206,8 +208,10 @@ class Sizing:
     optimizer: Optimizer
     device: DeviceFacts | None
     device_name: str
-    input_size: int
+    input_size: int | None
     channels: int
+    inputs: str | None = field(default=None, kw_only=True)
+    """What the model takes, where that is not one square image (cases/inputs.py)."""
     target_per_s: float | None
     latency_s: float | None
     percentile: float

@@ -125,8 +125,10 @@ class SplitFacts:
 
     model: str
     precision: Precision
-    input_size: int
+    input_size: int | None
     channels: int
+    inputs: str | None = field(default=None, kw_only=True)
+    """What the model takes, where that is not one square image (cases/inputs.py)."""
     batch_size: int
     seed: int
     environment: Environment
@@ -198,8 +200,10 @@ class ModelSplit:
 
     model: str
     precision: Precision
-    input_size: int
+    input_size: int | None
     channels: int
+    inputs: str | None = field(default=None, kw_only=True)
+    """What the model takes, where that is not one square image (cases/inputs.py)."""
     batch_size: int
     members: tuple[SplitMember, ...]
     """Those that could hold the model; of batch 0 those that have no part."""

@@ -576,6 +576,8 @@ class PrecisionFacts:
     input_size: int | None
     seed: int
     environment: Environment
+    inputs: str | None = field(default=None, kw_only=True)
+    """What the model takes, where that is not one square image (cases/inputs.py)."""
     device: DeviceFacts | None = None
     modes: tuple[ModeFacts, ...] = ()
     repeat: NumberFacts | None = None
@@ -650,6 +652,8 @@ class PrecisionResult:
     input_size: int | None
     seed: int
     environment: Environment
+    inputs: str | None = field(default=None, kw_only=True)
+    """What the model takes, where that is not one square image (cases/inputs.py)."""
     memory_of: Literal["rss_growth_bytes", "allocated_bytes"]
     modes: tuple[ModeFigures, ...]
     caveats: tuple[Caveat, ...]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from loaderbench.cases.inputs import words_of
 from loaderbench.plain import JsonObject
 from loaderbench.printable import counted, listed
 from loaderbench.recording.model_size import BatchFigures, FeedFacts, SizeBound, SizeFacts, Sizing, StoppedBy, Supply
@@ -256,7 +257,9 @@ def _joined(sizing: Sizing, feed: FeedFacts) -> str:
     workers = f" with {feed.workers} workers" if feed.workers else ""
     name = "-".join(feed.run_id.split("-")[:3])  # up to the time, as `list` shows it
     line = f"Joined with the stored run {name}{how}: {feed.loader}{workers} on {subject}."
-    if feed.input_size != sizing.input_size:
+    if sizing.inputs is not None:
+        line += f" It prepared images, not {words_of(sizing.inputs)}."
+    elif feed.input_size != sizing.input_size:
         size = "uncropped images" if feed.input_size is None else f"images of {feed.input_size}×{feed.input_size}"
         line += f" It prepared {size}, not {sizing.input_size}×{sizing.input_size}."
     return line

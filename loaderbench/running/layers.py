@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils._pytree import tree_leaves
 
 from loaderbench.devices.base import Device, Event
 from loaderbench.errors import ConfigError
 from loaderbench.loaders.base import Batch
 from loaderbench.recording.model_layers import PARTS, CallFacts
 from loaderbench.running.flops import FlopCount
+from loaderbench.running.models import on_device
 from loaderbench.workloads.calls import RESHAPES, CallTracer, Keywords, Site
+from loaderbench.workloads.objective import tensors_of
 from loaderbench.workloads.training import ModelWorkload
 
 Mark = Callable[[], None]
@@ -91,10 +92,10 @@ class Iteration:
 
     def copied_inputs(self, batch: Batch) -> Any:
         """On the device, in the layout and type of the model."""
-        return self.workload.prepared(self.device.copy_in(batch.inputs, batch.targets[:0])[0])
+        return self.workload.prepared(on_device(self.device, batch.inputs, batch.targets[:0])[0])
 
     def copied_targets(self, batch: Batch) -> Any:
-        return self.device.copy_in(batch.inputs[:0], batch.targets)[1]
+        return self.device.copy_in(batch.targets[:0], batch.targets)[1]
 
     @property
     def parts(self) -> list[int]:
@@ -210,7 +211,7 @@ class Discovery:
 
 
 def _tensors_in(given: Any) -> list[Any]:
-    return [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+    return list(tensors_of(given))
 
 
 def _version(tensor: Any) -> int:

@@ -21,7 +21,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_map
 
 from loaderbench.cases.case import Step
 from loaderbench.devices.shapes import ShapesDevice
@@ -47,6 +47,7 @@ from loaderbench.running.workspaces import (
 )
 from loaderbench.workloads import build_workload
 from loaderbench.workloads.example import image_size
+from loaderbench.workloads.objective import tensors_of
 from loaderbench.workloads.training import ModelWorkload
 
 TRACE_VERSION = 8
@@ -106,14 +107,14 @@ def follow_step(tracer: StepTracer, step: Step, seed: int, *, on_accelerator: bo
                 _group_updates(workload.optimizer)
                 for size in library_blocks(step.mode == "train"):
                     tracer.stand_library(size)
-            inputs, targets = (tensor.to(device) for tensor in workload.example("float32"))
+            inputs, targets = tree_map(lambda one: one.to(device), workload.example("float32"))
             _settle(workload, inputs, targets)
             tracer.stand(PARAMETERS, (*workload.model.parameters(), *workload.model.buffers()))
             tracer.stand(GRADIENTS, _gradients(workload))
             tracer.stand(OPTIMIZER, _state(workload.optimizer))
-            tracer.stand(ACTIVATIONS, (inputs, targets))
+            tracer.stand(ACTIVATIONS, (*tensors_of(inputs), targets))
             tracer.stand(TEMPORARY, workload.constants)
-            tracer.stand(TEMPORARY, [] if workload.last_output is None else [workload.last_output])
+            tracer.stand(TEMPORARY, tensors_of(workload.last_output))
             with tracer.following(workload):
                 workload.step(inputs, targets)
                 tracer.end_step(inputs, workload.last_output)
@@ -127,7 +128,7 @@ def follow_step(tracer: StepTracer, step: Step, seed: int, *, on_accelerator: bo
 
 def _built(step: Step, seed: int) -> ModelWorkload:
     """The workload on the meta device; a model whose construction needs values is made on the CPU first."""
-    here, size = replace(step, device="cpu"), image_size(step, None)
+    here, size = replace(step, device="cpu"), image_size(step)
 
     def build() -> Any:
         return build_workload(here, ShapesDevice(), image_size=size, seed=seed, num_classes=1)
@@ -198,7 +199,7 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
         """Memory that a library keeps."""
         self._allocate(size, TEMPORARY)
 
-    def end_step(self, inputs: torch.Tensor, output: Any) -> None:
+    def end_step(self, inputs: Any, output: Any) -> None:
         """The step has ended; its inputs and its output live on."""
 
     @contextmanager
@@ -357,7 +358,7 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
         _, is_leaf = self._stack.pop()
-        made = list(tensors_among(tree_leaves(output)))
+        made = list(tensors_of(output))
         if is_leaf and made:
             self._add_layer(self._paths.get(id(module), ""), type(module).__name__, made)
 

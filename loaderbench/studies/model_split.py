@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.analysis.model_split import deviation_of, tolerance_of
+from loaderbench.cases.inputs import image_side
 from loaderbench.devices.select import profile_link
 from loaderbench.errors import CaseFailed, ConfigError, LoaderbenchError, UnavailableError
 from loaderbench.findings.table import words
@@ -58,6 +59,7 @@ class SplitStudy(KeptStudy):
             precision=plan.precision,
             input_size=plan.input_size,
             channels=plan.channels,
+            inputs=plan.inputs,
             batch_size=plan.batch_size,
             seed=plan.seed,
             environment=plan.environment,
@@ -355,7 +357,7 @@ def _known(member: MemberPlan, size: int) -> KnownTimes | None:
     """Where the time of a part of this size comes from; of the whole batch for 0. None: it is measured."""
     if member.times is None:
         return None
-    one = member.times.period_ms(size or member.step.batch_size, member.step.input_size)
+    one = member.times.period_ms(size or member.step.batch_size, image_side(member.step))
     link, source = profile_link(member.device)
     known = member.times.period_ms(member.times.largest_batch)
     made_of = "" if one.label == known.label else f", {known.label}: {known.source}"

@@ -24,7 +24,7 @@ from loaderbench.running.jobs.table import MeasureMemoryRequest, MemoryMeasured,
 from loaderbench.running.kept_traces import trace_of
 from loaderbench.running.memory_cap import MemoryCap
 from loaderbench.running.memory_events import events_of, marked
-from loaderbench.running.models import model_on, opened
+from loaderbench.running.models import model_on, on_device, opened
 from loaderbench.workloads.training import ModelWorkload
 
 
@@ -100,7 +100,7 @@ def _steps(
     step = request.step
     report(Phase("building the model"))
     workload = model_on(device, step, request.seed, "memory cannot be measured")
-    inputs, targets = device.copy_in(*workload.example("float32"))
+    inputs, targets = on_device(device, *workload.example("float32"))
     for number in range(request.num_steps):
         if before_last is not None and number == request.num_steps - 1:
             before_last()
