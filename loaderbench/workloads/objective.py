@@ -3,7 +3,7 @@
 | the model returns | loss |
 | --- | --- |
 | `loss` (an attribute or key), or only scalars, as detection models do in training | their sum |
-| logits (`logits` or `out` of a dict, else the first output): [N, C], [N, C, …], or [N, T, C] of tokens | cross-entropy |
+| logits (`logits` or `out` of a dict, else its first output): [N, C], [N, C, …], [N, T, C] of tokens | cross-entropy |
 | the same with C = 1, as for two classes | binary cross-entropy of the logits |
 | further outputs of the logits' shape (auxiliary classifiers) | the same again |
 | any other floating-point output, such as boxes | the mean of its squares, which stands in for a loss |

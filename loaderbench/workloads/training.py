@@ -25,7 +25,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from time import perf_counter_ns
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -434,10 +434,13 @@ def _loss_scale(step: Step) -> str:
 
 
 def _convert(model: nn.Module, dtype: torch.dtype, *, pure: bool) -> nn.Module:
-    """The model in channels_last and `dtype`; unless pure, batch norm in fp32: its statistics need the digits."""
-    converted: Any = model
-    converted = converted.to(dtype=dtype, memory_format=torch.channels_last)
+    """The model in channels_last, as far as its weights have four dimensions, and `dtype`; unless pure, batch norm in
+    fp32: its statistics need the digits."""
+    converted = model.to(dtype=dtype)
+    for weights in (*converted.parameters(), *converted.buffers()):
+        if weights.ndim == 4:
+            weights.data = weights.data.contiguous(memory_format=torch.channels_last)
     for module in converted.modules():
         if isinstance(module, nn.BatchNorm2d) and not pure:
             module.float()
-    return cast(nn.Module, converted)
+    return converted
