@@ -139,6 +139,7 @@ def _rows(facts: LayersFacts, times: LayerTimes, whole_s: float) -> list[LayerRo
     if trains:
         rows.append(_part_row(facts, times, "zero_grad", "prepare_backward", whole_s))
         rows += reversed(_call_rows(facts, times, "backward", whole_s))
+        rows += reversed(_recomputed_rows(facts, times, whole_s))
         rows.append(_part_row(facts, times, "update", "update", whole_s))
         rows.append(_part_row(facts, times, "monitor", "monitor_loss", whole_s))
     rest = _blocks((times.timed_s - _sum_of_rows(times))[:, :, None])
@@ -194,6 +195,29 @@ def _call_rows(facts: LayersFacts, times: LayerTimes, phase: LayerPhase, whole_s
     return rows
 
 
+def _recomputed_rows(facts: LayersFacts, times: LayerTimes, whole_s: float) -> list[LayerRow]:
+    """Calls that the backward pass makes again."""
+    if times.recomputed_s is None:
+        return []
+    estimates = _estimates(_blocks(np.nan_to_num(times.recomputed_s)))
+    return [
+        LayerRow(
+            name=call.name,
+            type=call.type,
+            phase="recompute",
+            call=call.call,
+            in_step_s=in_step,
+            alone_s=None,
+            share_fraction=in_step.value / whole_s,
+            output_shape=call.output_shape,
+            flops=call.recomputed_flops,
+            reshapes=call.reshapes,
+        )
+        for number, (call, in_step) in enumerate(zip(facts.calls, estimates, strict=True))
+        if not math.isnan(times.recomputed_s[0, 0, number])
+    ]
+
+
 def _types(rows: Sequence[LayerRow]) -> tuple[TypeRow, ...]:
     types = []
     for name in dict.fromkeys(row.type for row in rows if row.phase == "forward"):
@@ -225,6 +249,8 @@ def _sum_of_rows(times: LayerTimes) -> NDArray[np.float64]:
     """[rounds, steps] seconds of all rows but the rest and the wait for the batch: each call, and what is around."""
     around = [number for number, name in enumerate(PARTS) if name not in ("load", "forward", "backward")]
     calls = np.nansum(times.forward_s, axis=2) + np.nansum(times.backward_s, axis=2)
+    if times.recomputed_s is not None:
+        calls = calls + np.nansum(times.recomputed_s, axis=2)
     return np.asarray(calls + np.nansum(times.parts_s[:, :, around], axis=2))
 
 

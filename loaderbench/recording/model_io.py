@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from loaderbench.cases.case import Precision
 from loaderbench.recording.facts import DeviceFacts, Environment, Failure
+from loaderbench.recording.others import TimedFacts
 from loaderbench.recording.record import Estimate
 
 # -- facts -----------------------------------------------------------------------------------------------
@@ -36,7 +37,7 @@ class CopiesFacts:
 
 
 @dataclass(frozen=True)
-class IoFacts:
+class IoFacts(TimedFacts):
     """What was asked and measured."""
 
     model: str

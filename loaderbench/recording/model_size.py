@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from loaderbench.cases.case import Mode, Optimizer, Precision
 from loaderbench.findings.table import words
 from loaderbench.recording.facts import DeviceFacts, Environment, Failure, MemoryFacts, Status, WorkloadFacts
+from loaderbench.recording.others import TimedFacts
 from loaderbench.recording.record import Estimate
 
 StoppedBy = Literal["list", "max_batch", "memory", "no_gain", "latency", "duration", "known", "failed", "interrupted"]
@@ -85,7 +86,7 @@ class FeedFacts:
 
 
 @dataclass(frozen=True)
-class SizeFacts:
+class SizeFacts(TimedFacts):
     """What was asked and measured."""
 
     model: str
@@ -235,3 +236,5 @@ class Sizing:
     mean_file_bytes: float | None
     mean_file_source: FileSource | None
     environment: Environment
+    is_decided: bool | None = None
+    """Whether the interval of `devices_needed` is narrow enough for an answer; None without a target."""

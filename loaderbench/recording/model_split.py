@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from loaderbench.cases.case import Precision
 from loaderbench.recording.facts import DeviceFacts, Environment, Failure
+from loaderbench.recording.others import TimedFacts
 from loaderbench.recording.record import Estimate
 from loaderbench.recording.split_times import Split, SplitTime
 
@@ -120,7 +121,7 @@ class DroppedMember:
 
 
 @dataclass(frozen=True)
-class SplitFacts:
+class SplitFacts(TimedFacts):
     """What was asked and found."""
 
     model: str

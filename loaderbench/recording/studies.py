@@ -25,6 +25,7 @@ from loaderbench.recording.facts import (
     Status,
     WorkloadFacts,
 )
+from loaderbench.recording.others import TimedFacts
 from loaderbench.recording.record import (
     Bottleneck,
     Bound,
@@ -566,7 +567,7 @@ class ModeFacts:
 
 
 @dataclass(frozen=True)
-class PrecisionFacts:
+class PrecisionFacts(TimedFacts):
     model: str
     mode: str
     device_name: str

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 
+from loaderbench import plain
 from loaderbench.analysis.studies import judge, senseless
 from loaderbench.plain import JsonObject
 from loaderbench.recording.kinds import kind_of
+from loaderbench.recording.others import TimedFacts, sentence
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import Findings, StudyFacts, StudyRecord
 from loaderbench.reporting import format as fmt
@@ -24,6 +27,8 @@ def as_json(facts: StudyFacts, findings: Findings, study_id: str | None = None) 
     shown = shown_as(kind_of(facts))
     named: JsonObject = {} if study_id is None else {shown.id_key: study_id}
     value = shown.as_json(facts, findings)
+    if isinstance(facts, TimedFacts) and facts.others is not None and "others" not in value:
+        value = {**value, "others": plain.to_json(facts.others)}
     return {**named, **value} if shown.id_leads else {**value, **named}
 
 
@@ -36,7 +41,11 @@ def print_findings(
 
 def result_of(facts: StudyFacts, findings: Findings, runs: Sequence[RunRecord] = ()) -> Result:
     """What a study found. `runs`: records of its runs."""
-    return shown_as(kind_of(findings)).with_runs(fmt.cleaned(facts), fmt.cleaned(findings), fmt.cleaned(list(runs)))
+    result = shown_as(kind_of(findings)).with_runs(fmt.cleaned(facts), fmt.cleaned(findings), fmt.cleaned(list(runs)))
+    others = facts.others if isinstance(facts, TimedFacts) else None
+    if others is None or (line := sentence(others)) is None:
+        return result
+    return replace(result, answer=[*result.answer, line])
 
 
 def cells(study: StudyRecord) -> tuple[str, str]:

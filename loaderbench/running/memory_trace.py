@@ -373,6 +373,7 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
     def _add_layer(self, name: str, kind: str, made: Sequence[torch.Tensor]) -> None:
         """`made`: its outputs; the first one's shape stands for all."""
         size = sum(one.numel() * one.element_size() for one in made)
+        name = f"{name} (recomputed)" if self._phase == BACKWARD else name
         self._layers.append(LayerOutput(name, kind, tuple(made[0].shape), size, len(self._events)))
 
 

@@ -28,10 +28,10 @@ PROBED = frozenset({
     "aten.addmm.default", "aten.mm.default", "aten.bmm.default", "aten.baddbmm.default",
 })  # fmt: skip
 """Operators that may run in oneDNN."""
-NEVER = ("empty", "new_", "zeros", "ones", "full", "arange", "rand", "scalar_tensor", "_to_copy", "clone", "copy", "fill",
-         "cat", "stack", "embedding", "_unsafe_view", "_reshape_alias", "bernoulli", "normal", "uniform", "lift_fresh",
-         "_local_scalar_dense", "set_", "resize", "_foreach", "_fused", "zero_", "select", "slice", "split", "unsafe_",
-         "index", "gather", "tril", "triu")  # fmt: skip
+NEVER = ("empty", "new_", "zeros", "ones", "full", "arange", "rand", "scalar_tensor", "_to_copy", "clone", "copy",
+         "fill", "cat", "stack", "embedding", "_unsafe_view", "_reshape_alias", "bernoulli", "normal", "uniform",
+         "lift_fresh", "_local_scalar_dense", "set_", "resize", "_foreach", "_fused", "zero_", "select", "slice",
+         "split", "unsafe_", "index", "gather", "tril", "triu")  # fmt: skip
 """How operators of ATen begin that hold nothing besides their results, or cannot be run alone."""
 MOST_OTHER_BYTES = 16 << 20
 """Of an operator without a rule: a larger one is run at smaller batches."""

@@ -115,8 +115,6 @@ def _steps(
 
 PROT_NONE = 0
 """<sys/mman.h>"""
-M_MMAP_THRESHOLD, MAPPED_BYTES = -3, 128 * 1024
-"""<malloc.h>; glibc's own threshold at the start."""
 WARM_BATCHES = (2, 3)
 NO_DATA = ("could not create", "could not execute", "bad_alloc", "Cannot allocate memory")
 """In errors of oneDNN and the C++ library where the kernel refuses memory."""
@@ -178,9 +176,9 @@ def _below_rlimit(request: MeasureMemoryRequest, device: Device, cap_bytes: int,
 
     A step of a few images first starts the threads, whose memory would count. It is one of another batch, for oneDNN
     keeps the kernels that it builds for a batch: a trial of the same would need less than all others. The
-    interpreter's own memory counts, so the limit is not as exact as the ledger's.
+    interpreter's own memory counts, and the heap is the C library's, as a plain script has it: what it frees may stay
+    in the process. So the limit is not as exact as the ledger's.
     """
-    _keep_heap_small()
     warm = replace(request.step, batch_size=next(size for size in WARM_BATCHES if size != request.step.batch_size))
     _steps(replace(request, step=warm, num_steps=1), device, report)
     gc.collect()
@@ -214,12 +212,6 @@ def _below_rlimit(request: MeasureMemoryRequest, device: Device, cap_bytes: int,
         missing=missing,
         peak_data_bytes=data.peak_bytes,
     )
-
-
-def _keep_heap_small() -> None:
-    """Let every tensor have a mapping of its own, which goes back to the kernel when it is freed: by default glibc
-    raises the size from which it maps with what it frees, up to 32 MiB (mallopt(3), M_MMAP_THRESHOLD)."""
-    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
 class _DataGrowth:

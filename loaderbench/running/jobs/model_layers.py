@@ -130,6 +130,7 @@ def time_layers(request: LayersRequest, report: Report) -> Layers:
                 parts_s=seen.parts_s,
                 forward_s=seen.spans[:, :, kept, 0],
                 backward_s=seen.spans[:, :, kept, 1],
+                recomputed_s=None if np.isnan(seen.spans[:, :, kept, 2]).all() else seen.spans[:, :, kept, 2],
                 first_s=first_s[kept],
                 lag_s=None if facts.on_host_cpus else np.median(seen.lags[:, :, kept], axis=(0, 1)).T,
                 held_s=None if hold is None else seen.held_s,
@@ -228,7 +229,7 @@ def _rounds(request: LayersRequest, turns: _Turns, report: Report) -> _Seen:
         np.empty((rounds, steps)),
         np.empty((rounds, steps)),
         np.full((rounds, steps, len(PARTS)), np.nan),
-        np.empty((rounds, steps, num_calls, 2)),
+        np.empty((rounds, steps, num_calls, 3)),
         np.empty((rounds, steps, num_calls, 2)),
         np.empty((rounds, steps)),
     )
