@@ -152,7 +152,7 @@ def types_table(result: LayersResult) -> Table:
 
 
 def around_table(result: LayersResult) -> Table:
-    """A row for each part of the iteration that is no call, and one for all calls that the backward pass makes again."""
+    """A row for each part of the iteration that is no call, and one for the calls that the backward pass repeats."""
     columns = [Column("around the calls", left=True), Column("ms", "ms"), Column("share", "0.1 %")]
     rows: list[Row] = [
         (profile_name(result, row), fmt.value_of(row.in_step_s), row.share_fraction)
@@ -161,11 +161,13 @@ def around_table(result: LayersResult) -> Table:
     ]
     again = [row for row in result.rows if row.phase == "recompute"]
     if again:
-        seconds = sum(fmt.value_of(row.in_step_s) or 0.0 for row in again)
-        rows.insert(
-            -1, ("recomputation in the backward pass", seconds, sum(row.share_fraction or 0.0 for row in again))
-        )
+        share = sum(row.share_fraction or 0.0 for row in again)
+        rows.insert(-1, ("recomputation in the backward pass", _seconds(again), share))
     return Table("Around the calls", columns, rows)
+
+
+def _seconds(rows: Sequence[LayerRow]) -> float:
+    return sum(fmt.value_of(row.in_step_s) or 0.0 for row in rows)
 
 
 def summary(result: LayersResult) -> list[tuple[str, str]]:
@@ -337,8 +339,8 @@ def profile(result: LayersResult) -> list[ProfileRow]:
 
 
 PHASES = (
-    "load", "copy_inputs", "copy_targets", "set_up", "forward", "zero_grad", "backward", "recompute", "update", "monitor",
-    "rest",
+    "load", "copy_inputs", "copy_targets", "set_up", "forward", "zero_grad", "backward", "recompute", "update",
+    "monitor", "rest",
 )  # fmt: skip
 
 

@@ -102,7 +102,8 @@ class Objective:
         """Logits [M, classes] of each sample or position; all values [N, …] of a model without logits."""
         main, _ = _main_and_rest(outputs)
         if main is not None and self.num_classes > 1:
-            return main.movedim(self._class_dim, -1).reshape(-1, self.num_classes)
+            by_position: torch.Tensor = main.movedim(self._class_dim, -1).reshape(-1, self.num_classes)
+            return by_position
         return flat(outputs)
 
     def loss(self, outputs: Any, targets: Any, *, in_float32: bool) -> Any:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import mmap
 import resource
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -115,7 +113,6 @@ def _steps(
 
 PROT_NONE = 0
 """<sys/mman.h>"""
-WARM_BATCHES = (2, 3)
 NO_DATA = ("could not create", "could not execute", "bad_alloc", "Cannot allocate memory")
 """In errors of oneDNN and the C++ library where the kernel refuses memory."""
 
@@ -174,15 +171,10 @@ def cap_gpu(device: Device, cap_bytes: int) -> None:
 def _below_rlimit(request: MeasureMemoryRequest, device: Device, cap_bytes: int, report: Report) -> MeasuredMemory:
     """The kernel's limit: the process's data may grow by so many bytes (RLIMIT_DATA of getrlimit(2)).
 
-    A step of a few images first starts the threads, whose memory would count. It is one of another batch, for oneDNN
-    keeps the kernels that it builds for a batch: a trial of the same would need less than all others. The
-    interpreter's own memory counts, and the heap is the C library's, as a plain script has it: what it frees may stay
-    in the process. So the limit is not as exact as the ledger's.
+    As a script that sets the limit before it builds its model: threads' stacks, the heap as the C library keeps it and
+    oneDNN's kernels count, so the limit is not as exact as the ledger's.
     """
-    warm = replace(request.step, batch_size=next(size for size in WARM_BATCHES if size != request.step.batch_size))
-    _steps(replace(request, step=warm, num_steps=1), device, report)
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
     device.begin_memory()
     limit_bytes = _address_space("VmData") + cap_bytes
     try:
