@@ -81,7 +81,9 @@ def layers_of(facts: LayersFacts) -> LayersResult:
         required_bytes=facts.input_bytes + sum(map(required_bytes, facts.calls)),
         num_parameters=num_parameters,
         num_uncalled_parameters=_of_the_model(facts, num_parameters) - num_parameters,
-        flops=sum(call.forward_flops + (call.backward_flops or 0) for call in facts.calls),
+        flops=sum(
+            call.forward_flops + (call.backward_flops or 0) + (call.recomputed_flops or 0) for call in facts.calls
+        ),
         num_steps=0 if times is None else times.plain_s.size,
         num_rounds=0 if times is None else len(times.plain_s),
         alone_limit_s=None if alone is None else alone.limit_s,

@@ -87,9 +87,9 @@ def sized(facts: SizeFacts) -> Sizing:
 def is_decided(count: Count) -> bool:
     """Whether the interval tells how many devices to buy, within a factor of MOST_SPREAD. Times without an interval are
     constants."""
-    return (count.low is None and count.high is None) or (
-        bool(count.low and count.high) and (count.high <= max(MOST_SPREAD * count.low, count.low + 1))
-    )
+    if count.low is None or count.high is None:
+        return count.low is None and count.high is None
+    return count.high <= max(MOST_SPREAD * count.low, count.low + 1)
 
 
 def _still_grows(measured: Sequence[BatchFigures]) -> bool:

@@ -166,7 +166,7 @@ class _Lookups(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _first_line(error: BaseException) -> str:
