@@ -263,6 +263,11 @@ _version = either("version", VERSION.fullmatch)
 _option = either("value", lambda text: FIGURE.fullmatch(text) or is_own(text))
 _variable = either("value", lambda text: VALUES.fullmatch(text) or text in public_names.ENVIRONMENT)
 
+INPUTS = re.compile(
+    r"(\d+(,\d+)*|scalar)(:\w+)?(\+(\d+(,\d+)*|scalar)(:\w+)?)*|\d+(×\d+)*( \w+\d+)?( and \d+(×\d+)*( \w+\d+)?)*"
+)
+"""A model's inputs without names."""
+LOSSES = {"own", "returned by the model", "cross-entropy", "binary cross-entropy", "mean of squares"}
 KEYED = {"Caveat.details", "Reason.details", "Advice.details"}
 """Mappings in which each text is what its name says."""
 RULES: Mapping[str, Rule] = {
@@ -273,6 +278,7 @@ RULES: Mapping[str, Rule] = {
     "runs": Anonymous.run_id, "own_runs": Anonymous.run_id, "run_ids": Anonymous.run_id,
     "null_loader_run": Anonymous.run_id,
     "WhatifAsked.storage": asked_storage,
+    "inputs": either("inputs", INPUTS.fullmatch), "loss": either("loss", one_of(LOSSES)),
     # plug-ins and their options
     "loader": _loader, "decoder": _decoder, "device": device, "beside": device,
     "loader_options": _option, "decoder_options": _option,
