@@ -34,6 +34,7 @@ from loaderbench.recording.facts import Run
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store
 from loaderbench.reporting.console import make_console
+from loaderbench.reporting.live import CellLine, cell_of_notebook
 from loaderbench.reporting.studies import print_findings
 from loaderbench.reporting.terminal import print_run
 from loaderbench.running.beside import Beside
@@ -489,7 +490,10 @@ class OwnWatch:
         self._watching, self._owner = all_noticed(self.watcher), originals.os.getpid()
         self._watching.__enter__()
         self.watcher.sample()
-        self._logging = WatchLog(self._script.name, Judging(str(self._script), beside), rank)
+        judging, cell = Judging(str(self._script), beside), cell_of_notebook()
+        if cell is not None:
+            self.watcher.display = CellLine(judging, cell).show
+        self._logging = WatchLog(self._script.name, judging, rank)
         _Watch.current, _Watch.own, _Watch.logging = self.watcher, self, self._logging
         atexit.register(self.leave)
         # A process that multiprocessing forked ends without atexit, but with this.

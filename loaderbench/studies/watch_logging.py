@@ -6,7 +6,7 @@ The script's thread only reads counters, now and then, and hands over what they 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loaderbench.originals import os, time
 from loaderbench.recording.facts import Run
@@ -227,7 +227,9 @@ def summary_of(record: RunRecord, page: str | None = None, points: Sequence[Poin
             values |= {name: value for name, value in ends.items() if value is not None}
         if verdict.advice:
             values["advice"] = fmt.advice(verdict.advice[0])
-    return Summary(values, markdown(run_result(fmt.cleaned(record))), page, tuple(points))
+    result = run_result(fmt.cleaned(record))
+    text = markdown(replace(result, tables=result.tables[:1]))  # the others would be folded, which is HTML
+    return Summary(values, text, page, tuple(points))
 
 
 def page_of(store: Store, run_id: str) -> str | None:

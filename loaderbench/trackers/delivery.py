@@ -6,6 +6,7 @@ to the script. Only a run that is an object of the script's process (W&B's) is c
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -61,10 +62,19 @@ class ProcessDelivery:
         self._problem: str | None = None
         self._asks: Kept | None = None
         self._hears: Kept | None = None
+        self._has_started = False
+        start = functools.partial(self._try_to_start, name, target)
+        try:
+            threading.Thread(target=start, name="loaderbench-tracker", daemon=True).start()
+        except RuntimeError:  # Python ends: nothing is held up any more
+            start()
+
+    def _try_to_start(self, name: str, target: Target) -> None:
         try:
             self._start(name, target)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             self._problem, self._is_gone = f"its process cannot be started: {what_failed(error)}", True
+        self._has_started = True
 
     def _start(self, name: str, target: Target) -> None:
         asked, asks = os.pipe()
@@ -135,7 +145,7 @@ class ProcessDelivery:
 
     def _push(self) -> bool:
         """Write what the tracker's process takes now. Whether it took something."""
-        number = None if self._asks is None else self._asks.number
+        number = self._asks.number if self._asks is not None and self._has_started else None
         took = False
         while number is not None and (self._part or self._waiting):
             self._part = self._part or self._waiting.popleft()
@@ -152,6 +162,8 @@ class ProcessDelivery:
 
     def _hear(self) -> bool:
         """Read what it says. Whether it said something."""
+        if not self._has_started:
+            return False
         number = None if self._hears is None else self._hears.number
         if number is None:
             self._gone()
