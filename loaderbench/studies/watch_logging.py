@@ -206,8 +206,11 @@ def _finished(log: _Log, *, failed: bool) -> str | None:
 
 
 def shares_of(record: RunRecord) -> dict[str, float]:
-    """Accelerator utilization and the share of each cause, of the whole run so far; what is unknown is left out."""
+    """Accelerator utilization, the share of each cause and the gain without it, of the whole run so far; what is
+    unknown is left out."""
     values = {f"share/{name}": one.value for name, one in (record.shares or {}).items() if one is not None}
+    gains = {} if record.verdict is None else record.verdict.speedup_if_removed
+    values |= {f"gain_without/{name}": one.value for name, one in gains.items() if one is not None}
     if record.accelerator_utilization_fraction is not None:
         values["accelerator_utilization_fraction"] = record.accelerator_utilization_fraction
     return values

@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+import psutil
+
 from loaderbench import plain
 from loaderbench.forks import wait_for
 from loaderbench.neutral import FOLDER, environment
@@ -30,6 +32,8 @@ from loaderbench.watching.samples import takes_orphans
 ROOT = str(Path(__file__).parents[2])
 PATIENCE_S = 30.0
 """A tracker that does nothing for so long when the script has ended is given up."""
+MOST_S = 120.0
+"""So is one that is still at work then."""
 MOST_WAITING = 1000
 """Messages that wait for a tracker; of more the oldest are dropped, which the summary's points make good."""
 POLL_S = 0.02
@@ -112,17 +116,31 @@ class ProcessDelivery:
         if os.getpid() != self._owner:
             return None
         self._send({"close": failed})
-        since = time.monotonic()
+        begun = since = time.monotonic()
+        used = 0.0
         while not (self._has_closed or self._is_gone):
-            if self._push() | self._hear():
-                since = time.monotonic()
-            elif time.monotonic() - since > PATIENCE_S:
-                self._problem = self._problem or f"no answer for {PATIENCE_S:.0f} s"
+            now = time.monotonic()
+            before, used = used, self._cpu_s()
+            if self._push() | self._hear() or used != before:
+                since = now
+            if now - since > PATIENCE_S or now - begun > MOST_S:
+                self._problem = self._problem or f"no answer for {min(now - since, now - begun):.0f} s"
                 break
-            else:
-                time.sleep(POLL_S)
+            time.sleep(POLL_S)
         self._end()
         return self._problem
+
+    def _cpu_s(self) -> float:
+        """Processor time of its process, and of those that it started: at a low priority it may be slow without a
+        hang."""
+        if self._pid is None:
+            return 0.0
+        try:
+            own = psutil.Process(self._pid)
+            times = [one.cpu_times() for one in (own, *own.children(recursive=True))]
+        except psutil.Error:
+            return 0.0
+        return sum(one.user + one.system for one in times)
 
     def _end(self) -> None:
         for file in (self._asks, self._hears):
@@ -168,14 +186,16 @@ class ProcessDelivery:
         if number is None:
             self._gone()
             return False
-        heard = False
+        heard = has_ended = False
         with suppress(BlockingIOError, OSError):
             while found := os.read(number, CHUNK_BYTES):
                 self._heard, heard = self._heard + found, True
-            self._gone()
+            has_ended = True
         *lines, self._heard = self._heard.split(b"\n")
         for line in lines:
             self._note(json.loads(line))
+        if has_ended:
+            self._gone()
         return heard
 
     def _note(self, said: JsonObject) -> None:
