@@ -252,6 +252,6 @@ def page_of_run(run: Run, record: RunRecord) -> str | None:
         store = Store(folder)
         kept = store.open_run(run.case)
         kept.write_case(run.case)
-        kept.write_run(run)
-        kept.write_record(record)
+        kept.write_run(replace(run, run_id=kept.run_id))
+        kept.write_record(replace(record, run_id=kept.run_id))
         return page_of(store, kept.run_id)

@@ -123,8 +123,11 @@ class ProcessDelivery:
             before, used = used, self._cpu_s()
             if self._push() | self._hear() or used != before:
                 since = now
-            if now - since > PATIENCE_S or now - begun > MOST_S:
-                self._problem = self._problem or f"no answer for {min(now - since, now - begun):.0f} s"
+            if now - since > PATIENCE_S:
+                self._problem = self._problem or f"no answer for {now - since:.0f} s"
+                break
+            if now - begun > MOST_S:
+                self._problem = self._problem or f"not done {now - begun:.0f} s after the script's end"
                 break
             time.sleep(POLL_S)
         self._end()

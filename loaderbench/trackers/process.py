@@ -24,8 +24,9 @@ from loaderbench.trackers.tracker import TRACKERS, Target
 
 LEAVE_S = 30.0
 """For closing the run where the script was killed: a library that hangs must not keep this process."""
-NICE = 10
-"""The script's own threads go first: the kernel gives this a ninth of what it gives one of them (sched(7))."""
+NICE = 5
+"""The script's own threads go first: on a full machine the kernel gives this a third of what it gives one of them
+(sched(7))."""
 CHUNK_BYTES = 1 << 16
 
 

@@ -142,6 +142,7 @@ def event(folder: Path, github: Any) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_slower_head_fails_and_is_commented_once(tmp_path: Path, github: Any) -> None:
     base, head = made(tmp_path / "repo", 0.001, 0.006)
     more = event(tmp_path, github)
@@ -163,6 +164,7 @@ def test_a_slower_head_fails_and_is_commented_once(tmp_path: Path, github: Any) 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_an_equal_head_passes_and_a_limit_that_the_interval_holds_too(tmp_path: Path, github: Any) -> None:
     base, head = made(tmp_path / "repo", 0.004, 0.004)
     done = act(tmp_path / "repo", inputs(base, head, limit="0.3"), tmp_path / "runner", **event(tmp_path, github))

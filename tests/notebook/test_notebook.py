@@ -29,7 +29,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 notebook = new_notebook(cells=[new_code_cell(text) for text in json.load(sys.stdin)])
-client = NotebookClient(notebook, timeout=160, kernel_name="python3", store_widget_state=False)
+client = NotebookClient(notebook, timeout=500, kernel_name="python3", store_widget_state=False)
 seen = []
 client.on_cell_executed = None
 process = client.process_message
@@ -43,6 +43,7 @@ print(json.dumps({"cells": [[dict(one) for one in cell.outputs] for cell in note
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_notebook_shows_pages_progress_and_commands(small_set: Path, tmp_path: Path) -> None:
     import json
 
@@ -52,7 +53,7 @@ def test_a_notebook_shows_pages_progress_and_commands(small_set: Path, tmp_path:
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "JUPYTER_PLATFORM_DIRS": "1", "IPYTHONDIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", RUNNER], input=json.dumps(CELLS), cwd=tmp_path, env=environ, capture_output=True,
-        text=True, check=False, timeout=170,
+        text=True, check=False, timeout=590,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
