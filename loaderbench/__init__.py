@@ -49,9 +49,7 @@ def __getattr__(name: str) -> Any:
     if name not in _FACE:
         raise AttributeError(f"module 'loaderbench' has no attribute '{name}'")
     if hasattr(builtins, "__IPYTHON__"):
-        from loaderbench.notebook import register
-
-        register()
+        importlib.import_module("loaderbench.notebook").register()
     module, _, function = _FACE[name].partition(":")
     try:
         return getattr(importlib.import_module(f"loaderbench.{module}"), function)
@@ -63,10 +61,9 @@ def __getattr__(name: str) -> Any:
 
 def load_ipython_extension(ipython: Any) -> None:
     """`%load_ext loaderbench`: the line magic `%loaderbench`, and results as pages."""
-    from loaderbench.notebook import add_magic, register
-
-    register()
-    add_magic(ipython)
+    notebook = importlib.import_module("loaderbench.notebook")
+    notebook.register()
+    notebook.add_magic(ipython)
 
 
 def __dir__() -> list[str]:

@@ -94,10 +94,7 @@ OF_A_SCRIPT = {"allow_interspersed_args": False, "ignore_unknown_options": False
 """All that follows the name of a script, or of a module, is the script's: `-m` is a flag, so that the name ends it."""
 GROUPS = {"model": model.app, "dataset": dataset.app}
 """First word of commands of two words → what they belong to."""
-
-
-PREDICTING = ("forecast", "whatif")
-"""Studies of stored runs: they measure nothing, or only where they are asked to."""
+PREDICTING = ("forecast", "whatif")  # studies of stored runs: they measure nothing, or only where they are asked to
 
 
 def kind_of(words: str) -> type[Command]:

@@ -25,6 +25,17 @@ if TYPE_CHECKING:
 
 PRICE_HELP = options_of(PriceOptions)[0].help
 PROBES = ("none", "burst", "delay", "shadow")
+Every = Annotated[
+    float,
+    typer.Option(
+        metavar="SECONDS",
+        help="Save progress every SECONDS, first within 30 s, so that a killed script leaves a record; 0: never",
+    ),
+]
+LogTo = Annotated[
+    str | None,
+    typer.Option(metavar="NAMES", help="Experiment trackers to log to, comma separated: wandb, mlflow, tensorboard"),
+]
 
 
 class OfAScript(Command):
@@ -75,23 +86,12 @@ def watch(
             "process reads some samples twice)"
         ),
     ] = "burst",
-    every: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            help="Save progress every SECONDS, first within 30 s, so that a killed script leaves a record; 0: never",
-        ),
-    ] = EVERY_S,
+    every: Every = EVERY_S,
     apply: Annotated[
         bool,
         typer.Option("--apply", help="Apply the advised loader arguments from the next epoch on, and measure the gain"),
     ] = False,
-    log_to: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMES", help="Experiment trackers to log to, comma separated: wandb, mlflow, tensorboard"
-        ),
-    ] = None,
+    log_to: LogTo = None,
     price: Annotated[str | None, typer.Option(metavar="PRICE", help=PRICE_HELP)] = None,
     results: Annotated[str, typer.Option(help="Folder of stored runs")] = RESULTS,
     json_out: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the record to FILE")] = None,

@@ -11,7 +11,7 @@ PAGE = f"{PREFIX}report.html"
 TAG = "loaderbench."
 """Begins the tags that hold words: MLflow's metrics are numbers."""
 LONGEST_TAG = 5000
-"""Characters of a tag's value: newer versions store 8,000 (mlflow/utils/validation.py, MAX_TAG_VAL_LENGTH)."""
+"""Characters of a tag's value: newer versions of MLflow store 8,000 (MAX_TAG_VAL_LENGTH of its validation.py)."""
 
 
 class Mlflow(Library):
