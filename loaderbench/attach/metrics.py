@@ -136,5 +136,6 @@ def send(metrics: Sequence[Gauge], exporter: Any = None) -> bool:
     for one in metrics:
         observed = [Observation(value, dict(labels)) for labels, value in one.values]
         meter.create_observable_gauge(one.name, [lambda _, observed=observed: observed], description=one.help)
+    provider.force_flush(SENT_MS)  # an interval without end collects nothing by itself
     provider.shutdown(SENT_MS)
     return bool(arrived) and all(arrived)

