@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from loaderbench.originals import os, time
 from loaderbench.recording.facts import Run
@@ -102,7 +103,7 @@ class WatchLog:
             return
         self._judging.tick(watcher)
         for log in self._logs.values():
-            _guarded(log, lambda log=log: log.open(self._script, self._before_finish))  # type: ignore[misc]
+            _guarded(log, partial(log.open, self._script, self._before_finish))
         now = time.perf_counter_ns()
         if now < self._due_ns:
             return
@@ -126,7 +127,7 @@ class WatchLog:
         self._judging.end()
         if record is not None:
             for log in self._logs.values():
-                _guarded(log, lambda log=log: log.open(self._script, self._before_finish))  # type: ignore[misc]
+                _guarded(log, partial(log.open, self._script, self._before_finish))
             self._send_point(self._point(watcher, record))
             self._send_summary(summary_of(record, page_of(store, record.run_id), self._points))
         self._has_ended = True
