@@ -165,7 +165,7 @@ def test_every_command_is_light_or_names_its_extra() -> None:
     listed = {" ".join(one[:2] if one[0] in GROUPS else one[:1]) for one in measuring()}
     light = {
         "watch", "list", "show", "ledger", "analyze", "trace", "gaps", "report", "rm", "install", "doctor", "forecast",
-        "whatif", "attach",
+        "whatif", "attach", "agents",
     }  # fmt: skip
     of_data_sets = {f"dataset {one.name}" for one in GROUPS["dataset"].registered_commands}
     assert {*commands(), *of_data_sets} - listed - light <= {"dataset scan", "dataset convert"}

@@ -15,6 +15,7 @@ import typer
 
 from loaderbench import __version__
 from loaderbench.commands import (
+    agents,
     analyze,
     dataset,
     demo,
@@ -85,6 +86,7 @@ def commands() -> dict[str, Callable[..., object]]:
         "rm": remove.remove,
         "install": install.install,
         "doctor": doctor.doctor,
+        "agents": agents.agents,
     }
 
 
