@@ -38,11 +38,14 @@ def of_sweep(found: Any) -> Result:
 
 def of_comparison(found: Any) -> Result:
     """Return a comparison as a result; its sides are named after their data sets."""
-    from loaderbench.recording.studies import CompareFacts
+    from loaderbench.recording.studies import CompareFacts, SideName
     from loaderbench.reporting.studies import result_of
 
-    names = {name: str(record.case.subject.dataset_name) for name in ("a", "b") if (record := found.record(name))}
-    return result_of(CompareFacts({"a": "a", "b": "b", **names}, len(found.pairs)), found)
+    labels: dict[SideName, str] = {"a": "a", "b": "b"}
+    for side in labels:
+        if record := found.record(side):
+            labels[side] = str(record.case.subject.dataset_name)
+    return result_of(CompareFacts(labels, len(found.pairs)), found)
 
 
 SHOWN: tuple[tuple[str, str, Callable[[Any], Result]], ...] = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -134,8 +135,12 @@ def send(metrics: Sequence[Gauge], exporter: Any = None) -> bool:
     provider = MeterProvider([reader])
     meter = provider.get_meter("loaderbench")
     for one in metrics:
-        observed = [Observation(value, dict(labels)) for labels, value in one.values]
-        meter.create_observable_gauge(one.name, [lambda _, observed=observed: observed], description=one.help)
+        observed = partial(_as_given, [Observation(value, dict(labels)) for labels, value in one.values])
+        meter.create_observable_gauge(one.name, [observed], description=one.help)
     provider.force_flush(SENT_MS)  # an interval without end collects nothing by itself
     provider.shutdown(SENT_MS)
     return bool(arrived) and all(arrived)
+
+
+def _as_given(observed: Sequence[Any], _: Any) -> Sequence[Any]:
+    return observed

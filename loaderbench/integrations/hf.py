@@ -17,7 +17,7 @@ except ImportError as error:
     raise lacking.package("transformers", error, "pip install transformers") from error
 
 
-class Watch(TrainerCallback):
+class Watch(TrainerCallback):  # type: ignore[misc, unused-ignore]  # untyped where transformers is not installed
     """Watches a Trainer from the beginning to the end of `train()`. Evaluation is counted separately."""
 
     def __init__(self, results: str | os.PathLike[str] = RESULTS, log_to: str | Sequence[str] | None = None) -> None:

@@ -222,11 +222,12 @@ class Cell:
     def show(self, text: str) -> None:
         """Show the text in place of the one before."""
         with suppress(Exception):
-            from IPython.display import HTML, display
+            import IPython.display
 
-            shown = HTML(f"<pre>{html.escape(text)}</pre>" if text else "")
+            of_cell: Any = IPython.display
+            shown = of_cell.HTML(f"<pre>{html.escape(text)}</pre>" if text else "")
             if self._handle is None:
-                self._handle = display(shown, display_id=True)
+                self._handle = of_cell.display(shown, display_id=True)
             else:
                 self._handle.update(shown)
 
