@@ -16,7 +16,7 @@ ALONE   := $(BIN)/python -m pytest --reruns 2 $$(grep -rl --include='test_*.py' 
 test test-all test-beds: export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test test-all test-beds screens check gpu-check benchmarks report clean
+.PHONY: help setup bench test test-all test-beds screens docs check gpu-check benchmarks report clean
 
 help: ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -52,7 +52,14 @@ test-beds: $(STAMP) ## Install what Debian has for the storage beds (as root) an
 screens: $(STAMP) ## Write anew what every command prints (tests/screens/golden); with FACTS=yes numbers, units and codes too
 	LOADERBENCH_SCREENS=$(if $(FACTS),facts,words) $(BIN)/python -m pytest -q -n 4 --dist worksteal tests/screens tests/test_light.py
 
-check: $(STAMP) ## Lint, type-check, and run the fast tests
+$(VENV)/.docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
+docs: $(VENV)/.docs ## Build the pages as a site, into build/site; a dead link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+check: docs $(STAMP) ## Lint, type-check, check the links of the pages, and run the fast tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

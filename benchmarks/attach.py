@@ -1,8 +1,10 @@
 """Is `attach` right? Training scripts with a built-in cause are started and looked at from outside at a random time.
 
-    python benchmarks/attach.py [--only CASE,…] [--seconds 20] [--rounds 1] [--json FILE]
+    python benchmarks/attach.py [--causes] [--only CASE,…] [--seconds 20] [--rounds 1] [--json FILE]
+    python benchmarks/attach.py --cost [--workers 8] [--rounds 12] [--seconds 8]
 
-Each case is looked at with three grades of rights at once: with names of functions, with calls alone
+`--causes` takes the scripts that `watch` is asked about (benchmarks/watched/causes) in place of this file's own. Each
+case is looked at with three grades of rights at once: with names of functions, with calls alone
 (/proc/PID/syscall), and with neither, as where ptrace is not permitted. The true gain is that of the same script
 without the cause, by its own stopwatch, in rounds of both; the true rate is the stopwatch's in the time of the looks.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import socket
 import statistics
@@ -19,14 +22,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
+from turns import median_interval, spread
+from watch_causes import Built, run, scripts
 
+from loaderbench.attach.facts import JobFacts
 from loaderbench.attach.find import process_of
 from loaderbench.attach.judge import judge_job
 from loaderbench.attach.measure import Job, watch_jobs
@@ -39,7 +47,7 @@ NUM_FILES, FILE_FLOATS = 512, 4096
 START_S = 90.0
 GRADES = ("names", "calls", "few")
 FIXED_S = 8.0
-PREP, STEPS = "prep", ("compute", "issue")
+PREP = "prep"
 CLEAR = 1.2
 """True gain from which on a case counts."""
 
@@ -171,32 +179,13 @@ def rate_in(log: Path, begin: float, end: float) -> float:
     return (rows[-1][1] - rows[0][1]) / (rows[-1][0] - rows[0][0]) if len(rows) > 1 else float("nan")
 
 
-@dataclass
-class Row:
-    name: str
-    gains: list[float] = field(default_factory=list)
-    said: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-
 def ask(name: str, case: Case, data: Path, folder: Path, seconds: float, rounds: int) -> dict[str, Any]:
     """Look at the case, and time it with and without its cause."""
     gains, rates = [], []
     said: dict[str, dict[str, Any]] = {}
     for turn in range(rounds):
         with started(case, data, folder, fixed=False, seconds=seconds + 60) as (pid, log):
-            time.sleep(random.uniform(0.5, 3.0))
-            process = process_of(pid)
-            assert process is not None
-            jobs = {
-                "names": Job(process), "calls": Job(process, with_names=False),
-                "few": Job(process, with_names=False, with_calls=False),
-            }  # fmt: skip
-            begin = time.monotonic()
-            watch_jobs([*jobs.values()], seconds, lambda part, looked: None)
-            end = time.monotonic()
-            facts = {grade: job.facts() for grade, job in jobs.items()}
-            for job in jobs.values():
-                job.close()
+            facts, begin, end = look(pid, seconds)
             rate = rate_in(log, begin, end)
         with started(case, data, folder, fixed=True, seconds=60) as (_, log):
             time.sleep(FIXED_S)
@@ -206,11 +195,64 @@ def ask(name: str, case: Case, data: Path, folder: Path, seconds: float, rounds:
         rates.append(rate)
         if turn == 0:
             said = {grade: judged(case, grade, one, rate) for grade, one in facts.items()}
+    return row(name, case.right, gains, rates[0], said)
+
+
+def look(pid: int, seconds: float) -> tuple[dict[str, JobFacts], float, float]:
+    """(grade of rights → what was seen with it, when the looks began, when they ended), from a random time on."""
+    time.sleep(random.uniform(0.5, 3.0))
+    process = process_of(pid)
+    assert process is not None
+    jobs = {
+        "names": Job(process), "calls": Job(process, with_names=False),
+        "few": Job(process, with_names=False, with_calls=False),
+    }  # fmt: skip
+    begin = time.monotonic()
+    watch_jobs([*jobs.values()], seconds, lambda part, looked: None)
+    end = time.monotonic()
+    facts = {grade: job.facts() for grade, job in jobs.items()}
+    for job in jobs.values():
+        job.close()
+    return facts, begin, end
+
+
+def row(
+    name: str, right: Sequence[str], gains: list[float], rate: float, said: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
     gain = statistics.median(gains)
     for one in said.values():
         bounds = one["bounds"]
-        one["holds"] = None if bounds is None else bounds[0] * 0.95 <= gain <= bounds[1] * 1.05
-    return {"name": name, "gain": gain, "gains": gains, "rate": rates[0], "said": said}
+        is_same = bounds is not None and one["detail_right"]  # without the detail they are of another removal
+        one["holds"] = bounds[0] * 0.95 <= gain <= bounds[1] * 1.05 if is_same else None
+    return {"name": name, "right": list(right), "gain": gain, "gains": gains, "rate": rate, "said": said}
+
+
+def ask_script(built: Built, seconds: float, rounds: int) -> dict[str, Any]:
+    """Look at a script of `watch`'s benchmark; its own stopwatch says what it takes with its cause and without."""
+    case = Case("", (built.cause,), (built.detail,), may_be_open=("calls", "few"))
+    command = [sys.executable, str(built.path)]
+    gains = []
+    for turn in range(rounds):
+        took = {fixed: run(command, fixed=fixed)["seconds_per_step"] for fixed in (turn % 2 == 0, turn % 2 == 1)}
+        gains.append(took[False] / took[True])
+    with tempfile.TemporaryDirectory(prefix="loaderbench-attach-") as folder:
+        begun = Path(folder, "begun")
+        environment = {**os.environ, "FIX": "", "SECONDS": str(seconds + 60), "BEGUN": str(begun)}
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=built.path.parent, env=environment
+        )
+        try:
+            end = time.monotonic() + START_S
+            while not begun.exists():
+                if process.poll() is not None or time.monotonic() > end:
+                    raise UnavailableError(f"{built.path.stem} did not begin to train")
+                time.sleep(0.1)
+            facts, _, _ = look(process.pid, seconds)
+        finally:
+            process.kill()
+            process.wait()
+    said = {grade: judged(case, grade, one, 1.0 / took[False]) for grade, one in facts.items()}
+    return row(built.path.stem, case.right, gains, 1.0 / took[False], said)
 
 
 def judged(case: Case, grade: str, facts: Any, rate: float) -> dict[str, Any]:
@@ -236,6 +278,45 @@ def judged(case: Case, grade: str, facts: Any, rate: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def cost(data: Path, folder: Path, workers: int, seconds: float, rounds: int) -> dict[str, Any]:
+    """What being looked at costs a job, in turns of one run: its time and its processor time a step, looked at ÷ not;
+    and what looking takes of a processor."""
+    case = Case("decode", (), (), ("--ms", "8", "--workers", str(workers)))
+    walls, cpus, own = [], [], []
+    with started(case, data, folder, fixed=False, seconds=2 * rounds * (seconds + 3) + 60) as (pid, log):
+        for number in range(rounds):
+            took: dict[bool, tuple[float, float]] = {}
+            for looked_at in (number % 2 == 0, number % 2 == 1):
+                time.sleep(1.0)
+                process = process_of(pid)
+                assert process is not None
+                job = Job(process) if looked_at else None
+                begin, before = time.monotonic(), cpu_of(pid)
+                if job is not None:
+                    looked = watch_jobs([job], seconds, lambda part, looked: None)
+                    own.append(looked.cpu_s / looked.wall_s)
+                    job.close()
+                else:
+                    time.sleep(seconds)
+                used, end = cpu_of(pid) - before, time.monotonic()
+                rate = rate_in(log, begin, end)
+                took[looked_at] = (1.0 / rate, used / (end - begin) / rate)
+            walls.append(took[True][0] / took[False][0])
+            cpus.append(took[True][1] / took[False][1])
+    found = {"step": median_interval(walls), "processor time a step": median_interval(cpus)}
+    for name, ratio in found.items():
+        print(f"{name}, looked at ÷ not: {spread(ratio)}")
+    print(f"looking takes {statistics.median(own):.2%} of one processor, {workers} workers")
+    return {"workers": workers, "rounds": rounds, **found, "cores": own}
+
+
+def cpu_of(pid: int) -> float:
+    """CPU seconds of a job and its workers so far (schedstat of all threads)."""
+    pids = [pid, *(one.pid for one in psutil.Process(pid).children(recursive=True))]
+    threads = [thread for one in pids for thread in Path(f"/proc/{one}/task").iterdir()]
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+
+
 def line(row: dict[str, Any]) -> str:
     parts = []
     for grade, one in row["said"].items():
@@ -248,7 +329,7 @@ def line(row: dict[str, Any]) -> str:
 
 def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    clear = [row for row in rows if row["name"].startswith(STEPS) or row["gain"] >= CLEAR]
+    clear = [row for row in rows if "compute" in row["right"] or row["gain"] >= CLEAR]
     for grade in GRADES:
         said = [row["said"][grade] for row in clear]
         named = [one for one in said if one["outcome"] == "right"]
@@ -257,8 +338,8 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
             "detail_wrong": sum(one["detail_wrong"] for one in named),
             "wrong": sum(one["outcome"] == "WRONG" for one in said),
             "open": sum(one["outcome"] == "open" for one in said),
-            "gain_in_bounds": sum(bool(one["holds"]) for one in named if one["said"] != "compute"),
-            "with_bounds": sum(one["holds"] is not None for one in named if one["said"] != "compute"),
+            "gain_in_bounds": sum(bool(one["holds"]) for one in named if one["detail"] != "step"),
+            "with_bounds": sum(one["holds"] is not None for one in named if one["detail"] != "step"),
         }  # fmt: skip
     return found
 
@@ -274,7 +355,10 @@ def make_data(folder: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="cases, or beginnings of their names, comma separated")
+    parser.add_argument("--causes", action="store_true", help="the scripts of watch's benchmark in place of these")
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--cost", action="store_true", help="what being looked at costs a job")
+    parser.add_argument("--workers", type=int, default=8, help="with --cost")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -283,11 +367,22 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="loaderbench-attach-") as made:
         folder = Path(made)
         data = make_data(folder / "data")
-        for name, case in CASES.items():
+        if options.cost:
+            spent = cost(data, folder, options.workers, options.seconds, options.rounds)
+            if options.json:
+                options.json.write_text(json.dumps(spent, indent=1) + "\n")
+            return
+        asked: dict[str, Callable[[], dict[str, Any]]] = (
+            {one.path.stem: partial(ask_script, one, options.seconds, options.rounds) for one in scripts()}
+            if options.causes
+            else {name: partial(ask, name, case, data, folder, options.seconds, options.rounds)
+                  for name, case in CASES.items()}
+        )  # fmt: skip
+        for name, question in asked.items():
             if not name.startswith(wanted):
                 continue
             try:
-                rows.append(ask(name, case, data, folder, options.seconds, options.rounds))
+                rows.append(question())
                 print(line(rows[-1]), flush=True)
             except UnavailableError as error:
                 print(f"{name}: left out: {error}", flush=True)

@@ -1,6 +1,8 @@
 """What the figures of the commands under `loaderbench model` are worth, on this machine's CPU.
 
-    python benchmarks/model.py [--only layers,memory,fit] [--models NAMES] [--size 64] [--quick|--rest] [--json FILE]
+    python benchmarks/model.py [--only PARTS] [--models NAMES] [--size 64] [--quick|--rest] [--json FILE]
+
+Parts: layers, memory, fit, others, fit_others.
 
 `layers`, a median over rounds (or calls) with its 95 % interval each:
 
@@ -14,6 +16,9 @@
 batch sizes, the predicted peak of the live memory against torch.profiler's memory events of the third step; the limit
 is 2 % each. inception_v3 takes at least 299 pixels.
 
+`others`: the same for the second list, models that are not torchvision's classifiers (benchmarks/own_models.py) and
+torchvision's of other kinds. `fit_others`: the largest batch of ten of these, by the ledger.
+
 `fit`: two caps a model, in training and inference. By the ledger, the profiler's peak of the largest batch must be at
 most the cap, and that of the next one more, both measured without a cap. By RLIMIT_DATA, the largest batch must be
 within one of what a sweep of its neighbours says. At most 3 search trials.
@@ -26,6 +31,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib.util
 import json
 import tempfile
 import time
@@ -35,6 +41,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import own_models
 import torch
 import torch.utils.benchmark
 from torch.profiler import ProfilerActivity, profile
@@ -43,8 +50,9 @@ from turns import Interval, median_interval, spread
 
 from loaderbench.analysis.memory import line_through, peak_bytes
 from loaderbench.analysis.model_memory import outcome_of
-from loaderbench.cases.case import Mode, Optimizer, Precision, Step
-from loaderbench.cases.options import ModelOptions
+from loaderbench.cases.case import MODES, Mode, Optimizer, Precision, Step
+from loaderbench.cases.inputs import Shapes, read_inputs
+from loaderbench.cases.options import ModelOptions, Words
 from loaderbench.devices.cpu import CpuDevice
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.loaders.base import Batch
@@ -72,6 +80,26 @@ MODELS = (
 QUICK_MODELS = ("lenet", "squeezenet1_1", "resnet18", "googlenet")
 LAYERS_MODELS = ("lenet", "resnet18", "squeezenet1_1")
 FIT_MODELS = ("squeezenet1_1", "mobilenet_v2", "resnet18", "googlenet")
+OTHERS: tuple[tuple[str, str, str], ...] = (
+    ("language_model", "128", "int64"), ("lstm", "60,40", "float32"), ("lstm_of_tokens", "50", "int64"),
+    ("gru", "20,40", "float32"), ("image_and_text", "3,64,48+16", "float32,int64"), ("unet", "3,96,64", "float32"),
+    ("mask", "3,64,64", "float32"), ("detector", "3,96,128", "float32"), ("two_heads", "3,64,64", "float32"),
+    ("siamese", "3,64,64+3,64,64", "float32"), ("checkpointed", "3,64,64", "float32"), ("audio", "1,4000", "float32"),
+    ("video", "3,8,32,32", "float32"), ("table", "40", "float32"),
+    ("efficientnet_b0", "3,64,64", "float32"), ("convnext_tiny", "3,64,96", "float32"),
+    ("swin_t", "3,64,64", "float32"), ("regnet_y_400mf", "3,64,64", "float32"),
+    ("mobilenet_v3_small", "3,64,96", "float32"), ("shufflenet_v2_x0_5", "3,64,64", "float32"),
+    ("bert", "64", "int64"), ("gpt2", "64", "int64"), ("llama", "64", "int64"),
+    ("t5", "input_ids=32+decoder_input_ids=16", "int64"), ("vit", "3,64,64", "float32"),
+)  # fmt: skip
+"""The second list: (factory of benchmarks/own_models.py, or torchvision's name; --input-shape; --input-dtype)."""
+OF_TRANSFORMERS = ("bert", "gpt2", "llama", "t5", "vit")
+OTHER_STEPS: tuple[tuple[Mode, Precision, Optimizer, int], ...] = (
+    ("train", "fp32", "adamw", 4), ("infer", "fp32", "sgd", 4), ("train", "amp-bf16", "sgd", 8),
+)  # fmt: skip
+FIT_OTHERS = (
+    "language_model", "lstm", "image_and_text", "unet", "mask", "detector", "two_heads", "siamese", "audio", "video"
+)  # fmt: skip
 LIMIT_FRACTION = 0.02
 LEAST_SIZE = {"inception_v3": 299}
 TRAIN_BATCHES, INFER_BATCHES = (2, 4, 8), (1, 4, 8)
@@ -294,19 +322,44 @@ def steps_of(models: tuple[str, ...], size: int, part: slice) -> Iterator[Step]:
                 yield step_of(model, size, "infer", precision, "sgd", batch)  # type: ignore[arg-type]
 
 
-def memory(models: tuple[str, ...], size: int, part: slice) -> list[dict[str, object]]:
-    """A row for each step with these of its batches; errors as fractions of the measured peak."""
+def other_step(name: str, mode: Mode, precision: Precision, optimizer: Optimizer, batch: int) -> Step:
+    """A step of a model of OTHERS."""
+    shape, dtypes = next((shape, dtypes) for one, shape, dtypes in OTHERS if one == name)
+    model = f"own_models:{name}" if hasattr(own_models, name) else name
+    options = ModelOptions(
+        mode=mode, input_shape=Shapes.parse(shape), input_dtype=Words.parse(dtypes), precision=precision,
+        optimizer=optimizer, device="cpu",
+    )  # fmt: skip
+    return replace(plan_model(model, options).step, batch_size=batch)
+
+
+def other_steps(models: tuple[str, ...]) -> Iterator[Step]:
+    has_transformers = importlib.util.find_spec("transformers") is not None
+    for name in models:
+        if name in OF_TRANSFORMERS and not has_transformers:
+            print(f"{name}: not run: transformers is not installed")
+            continue
+        for mode, precision, optimizer, batch in OTHER_STEPS:
+            yield other_step(name, mode, precision, optimizer, batch)
+
+
+def memory(steps: Iterator[Step]) -> list[dict[str, object]]:
+    """A row for each step; errors as fractions of the measured peak. A step that is not predicted has no error."""
     rows: list[dict[str, object]] = []
-    trace_step(step_of("lenet", size, "train", "fp32", "sgd", 2), 0, on_accelerator=False)  # loads what tracing needs
-    for step in steps_of(models, size, part):
+    trace_step(step_of("lenet", 64, "train", "fp32", "sgd", 2), 0, on_accelerator=False)  # loads what tracing needs
+    for step in steps:
         name = f"{step.model} {step.mode} {step.precision} {step.optimizer} batch {step.batch_size}"
         begun = time.perf_counter()
         try:
             predicted = peak_bytes(trace_step(step, 0, on_accelerator=False))
             took = time.perf_counter() - begun
             measured = measure_memory(MeasureMemoryRequest(step, 0, 3), quiet).memory.peak_live_bytes
-        except (ConfigError, UnavailableError) as error:
+        except ConfigError as error:
             print(f"{name:52} not run: {error}", flush=True)
+            continue
+        except UnavailableError as error:
+            print(f"{name:52} not predicted: {error}", flush=True)
+            rows.append({"name": name, "predicted": None, "why": str(error)})
             continue
         gc.collect()
         assert measured is not None
@@ -315,11 +368,12 @@ def memory(models: tuple[str, ...], size: int, part: slice) -> list[dict[str, ob
         sizes = f"{predicted / 2**20:9.2f} {measured / 2**20:9.2f} MiB"
         print(f"{name:52} {sizes} {error_fraction * 100:+7.2f} %  traced in {took:4.1f} s{verdict}", flush=True)
         rows.append({"name": name, "predicted": predicted, "measured": measured, "error": error_fraction, "s": took})
-    errors = sorted((abs(float(str(row["error"]))), str(row["name"])) for row in rows)
+    errors = sorted((abs(float(str(row["error"]))), str(row["name"])) for row in rows if "error" in row)
     over = [one for one in errors if one[0] > LIMIT_FRACTION]
     if errors:
         worst = f"worst {errors[-1][0] * 100:.2f} % ({errors[-1][1]})"
-        print(f"{len(rows)} steps: {len(over)} over {LIMIT_FRACTION:.0%}; {worst}")
+        unpredicted = len(rows) - len(errors)
+        print(f"{len(rows)} steps: {len(over)} over {LIMIT_FRACTION:.0%}, {unpredicted} not predicted; {worst}")
     return rows
 
 
@@ -353,8 +407,29 @@ def fit(models: tuple[str, ...], part: slice) -> list[dict[str, object]]:
     return rows
 
 
+def fit_others(models: tuple[str, ...]) -> list[dict[str, object]]:
+    """A row for each of these models, in training and inference: one cap each, by the ledger."""
+    rows = []
+    for name in models:
+        for mode in MODES:
+            step = other_step(name, mode, "fp32", "sgd", 1)
+            traces = [
+                trace_step(replace(step, batch_size=size), 0, on_accelerator=False, probed=False) for size in (2, 4)
+            ]
+            line = line_through(traces)
+            target = FIT_TARGETS[1]
+            cap = 64 << 20 if line is None else (line.peak_bytes(target) + line.peak_bytes(target + 1)) // 2
+            rows.append(fit_row(step, cap, "ledger"))
+    print(f"{sum(bool(row['right']) for row in rows)} of {len(rows)} right")
+    return rows
+
+
 def fit_row(step: Step, cap: int, way: str) -> dict[str, object]:
     options = ModelOptions(mode=step.mode, input_size=step.input_size, precision="fp32", device="cpu")
+    if step.inputs is not None:
+        given = read_inputs(step.inputs)
+        shapes = Shapes((one.name, one.shape) for one in given)
+        options = replace(options, input_shape=shapes, input_dtype=Words(one.dtype for one in given))
     with tempfile.TemporaryDirectory() as folder:
         study = FitStudy(plan_fit(step.model, options, str(cap), way), Store(folder))
         study.run(lambda line, keep: None)
@@ -397,8 +472,8 @@ def main() -> None:
     few.add_argument("--rest", action="store_true")
     parser.add_argument("--json", type=Path, help="write the figures, with the environment")
     arguments = parser.parse_args()
-    if unknown := set(arguments.only.split(",")) - {"layers", "memory", "fit"}:
-        parser.error(f"--only takes some of layers,memory,fit, not {', '.join(sorted(unknown))}")
+    if unknown := set(arguments.only.split(",")) - {"layers", "memory", "fit", "others", "fit_others"}:
+        parser.error(f"--only takes some of layers,memory,fit,others,fit_others, not {', '.join(sorted(unknown))}")
     asked = None if arguments.models is None else tuple(arguments.models.split(","))
     quick, rest, size = arguments.quick, arguments.rest, arguments.size
     print(f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads")
@@ -409,7 +484,11 @@ def main() -> None:
             figures[part] = layers(asked or LAYERS_MODELS, size, quick=quick)
         elif part == "memory":
             batches = slice(2) if quick else slice(2 if rest else 0, None)
-            figures[part] = memory(asked or (QUICK_MODELS if quick else MODELS), size, batches)
+            figures[part] = memory(steps_of(asked or (QUICK_MODELS if quick else MODELS), size, batches))
+        elif part == "others":
+            figures[part] = memory(other_steps(asked or tuple(name for name, _, _ in OTHERS)))
+        elif part == "fit_others":
+            figures[part] = fit_others(asked or FIT_OTHERS)
         else:
             caps = slice(1) if quick else slice(1 if rest else 0, None)
             figures[part] = fit(asked or (FIT_MODELS[:1] if quick else FIT_MODELS), caps)

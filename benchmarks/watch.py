@@ -1,7 +1,8 @@
 """User scripts with something slow built in: what it truly costs, and what is said of it.
 
     python benchmarks/watch.py [--only NAME,NAME] [--quick] [--rounds 3] [--traceml COMMAND] [--json FILE] [--resume]
-    python benchmarks/watch.py --causes [--only NAME,NAME] [--rounds 3] [--json FILE] [--results DIR]
+    python benchmarks/watch.py --causes [--only NAME,NAME] [--rounds 3] [--traceml COMMAND] [--py-spy COMMAND]
+        [--json FILE] [--results DIR]
     python benchmarks/watch.py --overhead [--rounds 2] [--seconds 16] [--only 'no probes'] [--json FILE]
 
 The scripts (benchmarks/watched) are such as users have: plain loops, accumulation, AMP, several loaders, a loader for
@@ -39,6 +40,7 @@ from typing import Any
 import numpy as np
 from turns import median_interval, spread
 from watch_causes import measure as measure_causes
+from watch_causes import traceml_says
 from watch_overhead import SIDES, overhead
 
 from loaderbench.errors import LoaderbenchError, UnavailableError
@@ -243,17 +245,9 @@ def asked_in_rounds(one: Asked, data: Path, num: int) -> Truth:
 
 def by_traceml(one: Asked, data: Path, command: str) -> str:
     """TraceML's own diagnosis of the script's steps, `none` where it gives none."""
-    with tempfile.TemporaryDirectory(prefix="loaderbench-traceml-") as folder, built_in(one, data) as read:
+    with built_in(one, data) as read:
         _, script, *arguments = command_of(one, read, injected=True)
-        asked = [command, "run", script, "--mode=summary", "--run-name", "run", "--logs-dir", folder, "--args"]
-        done = subprocess.run(
-            [*asked, *arguments], capture_output=True, text=True, check=False, timeout=LIMIT_S, cwd=SCRIPTS
-        )
-        summary = Path(folder, "run", "final_summary.json")
-        if done.returncode or not summary.exists():
-            raise LoaderbenchError(f"ended with {done.returncode}: {done.stderr[-400:]}")
-        diagnosis = (json.loads(summary.read_text()).get("step_time") or {}).get("diagnosis") or {}
-        return str(diagnosis.get("kind") or "none")
+        return traceml_says(command, script, arguments, SCRIPTS)
 
 
 def keep_truth(run: Path, one: Asked, truth: Truth) -> None:
@@ -421,6 +415,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="1 round of 3 cases")
     parser.add_argument("--only", help="cases, or with --overhead sides, or beginnings of their names, comma separated")
     parser.add_argument("--traceml", metavar="COMMAND", help="the command `traceml` of an environment with traceml-ai")
+    parser.add_argument("--py-spy", metavar="COMMAND", help="with --causes: the command `py-spy`")
     parser.add_argument("--json", type=Path, help="write all rows, with the environment")
     parser.add_argument("--results", type=Path, help="keep the watched runs in this folder, with their truths")
     parser.add_argument("--resume", action="store_true", help="keep the rows that --json FILE has, and add the others")
@@ -432,7 +427,8 @@ def main() -> None:
         return
     arguments.rounds = arguments.rounds or 3
     if arguments.causes:
-        measure_causes(arguments.only, arguments.rounds, arguments.results, arguments.json)
+        others = {"traceml": arguments.traceml, "py_spy": arguments.py_spy}
+        measure_causes(arguments.only, arguments.rounds, arguments.results, arguments.json, others)
         return
     known = cases()
     wanted = tuple(known) if arguments.only is None else tuple(arguments.only.split(","))

@@ -12,6 +12,7 @@ Each name is imported when it is first used.
 
 from __future__ import annotations
 
+import builtins
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,8 @@ _FACE = {
 def __getattr__(name: str) -> Any:
     if name not in _FACE:
         raise AttributeError(f"module 'loaderbench' has no attribute '{name}'")
+    if hasattr(builtins, "__IPYTHON__"):
+        importlib.import_module("loaderbench.notebook").register()
     module, _, function = _FACE[name].partition(":")
     try:
         return getattr(importlib.import_module(f"loaderbench.{module}"), function)
@@ -54,6 +57,13 @@ def __getattr__(name: str) -> Any:
         from loaderbench.lacking import extra
 
         raise extra(f"loaderbench.{name}", "run", error) from error
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """`%load_ext loaderbench`: the line magic `%loaderbench`, and results as pages."""
+    notebook = importlib.import_module("loaderbench.notebook")
+    notebook.register()
+    notebook.add_magic(ipython)
 
 
 def __dir__() -> list[str]:

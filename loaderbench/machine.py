@@ -221,6 +221,21 @@ def cpu_model(root: Path = Path("/")) -> str | None:
     return None
 
 
+BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16", "svebf16"})
+"""Of /proc/cpuinfo: instructions that multiply bf16 numbers, of x86 and of Arm (arch/x86/include/asm/cpufeatures.h,
+Documentation/arch/arm64/elf_hwcaps.rst of the Linux kernel)."""
+
+
+def has_bf16_instructions(cpuinfo: str = "/proc/cpuinfo") -> bool | None:
+    """Whether the processor multiplies bf16 numbers itself; None where the kernel does not tell."""
+    try:
+        lines = Path(cpuinfo).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), None)
+    return None if flags is None else not BF16_FLAGS.isdisjoint(flags.partition(":")[2].split())
+
+
 def largest_cache_bytes(root: Path = Path("/")) -> int | None:
     """The largest cache of a processor (Linux, Documentation/ABI/testing/sysfs-devices-system-cpu: `size`, in KiB as
     `107520K`); None if the kernel does not report it."""

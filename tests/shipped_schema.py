@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema
 
-from loaderbench.recording.store import SCHEMA_FILE
+from loaderbench.recording.schema import SCHEMA_FILE
 
 
 @cache

@@ -338,12 +338,12 @@ LEVELS = (
     {"images", "native", "prefixes", "plugins", "decoders", "samplers", "machine", "offloading", "splitting"},
     {"devices", "workloads", "loaders"},
     {"running", "watching"},
-    {"reporting"},
-    {"studies"},
+    {"reporting", "trackers"},
+    {"studies", "pytest_plugin"},
     {"integrations"},
     {"doctor"},
     {"selftest"},
-    {"commands", "attach"},
+    {"commands", "attach", "notebook"},
     {"__main__"},
 )
 """Bottom first. A room may use those of its own level and below."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -55,6 +57,29 @@ def test_the_examples_of_python_run(small_set: Path, tmp_path: Path) -> None:
     assert lines[0].startswith("ok ") and len(records(tmp_path / "results")) == 3
     assert re.fullmatch(r"serial \d+ images/s \w+", lines[2]) and re.fullmatch(r"threaded \d+ images/s \w+", lines[3])
     assert lines[-1] == f"{RULES_VERSION} {records(tmp_path / 'results')[-1]['verdict']['bottleneck']}"
+
+
+@pytest.mark.slow  # 4 s, and only where `make docs` has installed what it needs
+def test_the_site_is_built_and_a_dead_link_ends_it(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="make docs installs it")
+    names = {*subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, stdout=subprocess.PIPE).stdout.split("\n")}
+    copied = [name for name in names if re.match(r"(docs/|mkdocs|results/reference/README|[A-Z]+\.md)", name)]
+    for name in copied:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+
+    assert subprocess.run(build, cwd=tmp_path, stderr=subprocess.PIPE, text=True).returncode == 0
+    site = tmp_path / "build/site"
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    assert pages <= {path.stem for path in site.glob("*.html")} and (site / "search/search_index.json").is_file()
+    home = (site / "index.html").read_text()
+    assert all(f'href="{page}.html' in home for page in pages)
+
+    with (tmp_path / "docs/report.md").open("a") as page:
+        page.write("\n[gone](nowhere.md)\n")
+    broken = subprocess.run(build, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert broken.returncode != 0 and "nowhere.md" in broken.stderr
 
 
 # -- the README ---------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from loaderbench.cases.case import OPTIONS
 from loaderbench.cases.options import is_count, read, whole_number
 from loaderbench.cases.study import MOST_CASES, check_number, read_study
 from loaderbench.devices import select
-from loaderbench.devices.profile import SHIPPED, load
+from loaderbench.devices.profile import load
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images.manifest import read_manifest, resolve_dataset
 from loaderbench.images.variants import parse_resolution
@@ -26,6 +26,7 @@ from loaderbench.samplers.nvml import find_device
 from loaderbench.splitting import table
 from loaderbench.studies.split_plan import read_place, read_set
 from loaderbench.studies.watch import _threads_wanted
+from tests.devices.profile_text import profile_text
 
 DIGITS, MANY = "9" * 5000, "9" * 400
 VALUES = (
@@ -36,7 +37,7 @@ TOML_VALUES = (
     DIGITS, f"-{DIGITS}", MANY, "1e400", "inf", "-inf", "nan", "-0.0", "1e308", "true", "'x'", "[]", "{}", f"[{MANY}]",
     "[" * 3000, "[[1]]", "1979-05-27", f"'{DIGITS}'", "[nan]", "{a = 1}",
 )  # fmt: skip
-PROFILE = (SHIPPED / "h200-resnet50-train-fp32.toml").read_text()
+PROFILE = profile_text()
 ARGUMENTS = ("resolutions", "num_images", "num_classes", "seed", "aspect_spread", "quality_spread", "other")
 JSON_VALUES = (
     DIGITS, MANY, f"-{MANY}", "1e400", "NaN", "Infinity", "-0.0", "1e308", "true", "[" * 3000, f'"{DIGITS}"'

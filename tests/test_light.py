@@ -103,6 +103,7 @@ def test_stored_runs_and_studies_are_shown_and_judged_without_what_measures(resu
         ["gaps", "trace.json"],
         ["trace", run, "--out", "trace.out", "--results", "measured"],
         ["dataset", "scan", "set/96"],
+        ["compare", run, run, "--results", "measured"],
     ]
     without, complete = ended(light, results), ended(light, results, absent=())
     for arguments, lacking, whole in zip(light, without, complete, strict=True):
@@ -110,6 +111,19 @@ def test_stored_runs_and_studies_are_shown_and_judged_without_what_measures(resu
         assert lacking[1:] == whole[1:], arguments
     page = without[light.index(["report", "--out", "-", "--results", "kinds"])][1]
     assert page.count("<svg") > 10
+
+
+def test_a_job_is_looked_at_without_what_measures(results: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"], stdout=-1) as job:
+        assert job.stdout is not None
+        job.stdout.readline()
+        asked = [["attach"], ["attach", str(job.pid), "--seconds", "1", "--results", "looks"]]
+        try:
+            (code, _, err), looked = ended(asked, results)
+        finally:
+            job.kill()
+    assert (code, err) == (0, "")
+    assert RUN_EXTRA not in looked[2] and "from outside" in looked[1] + looked[2]
 
 
 def test_doctor_says_which_extra_measures(results: Path) -> None:
@@ -151,7 +165,7 @@ def test_every_command_is_light_or_names_its_extra() -> None:
     listed = {" ".join(one[:2] if one[0] in GROUPS else one[:1]) for one in measuring()}
     light = {
         "watch", "list", "show", "ledger", "analyze", "trace", "gaps", "report", "rm", "install", "doctor", "forecast",
-        "whatif", "attach",
+        "whatif", "attach", "agents",
     }  # fmt: skip
     of_data_sets = {f"dataset {one.name}" for one in GROUPS["dataset"].registered_commands}
     assert {*commands(), *of_data_sets} - listed - light <= {"dataset scan", "dataset convert"}

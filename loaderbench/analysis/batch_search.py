@@ -10,11 +10,18 @@ import math
 from collections.abc import Mapping, Sequence
 
 from loaderbench.analysis.memory import MOST_BATCH, MemoryLine
-from loaderbench.analysis.model_memory import NUM_CONFIRMATIONS, bounds_of, counted, fails_for_memory, outcome_of
+from loaderbench.analysis.model_memory import (
+    NUM_CONFIRMATIONS,
+    bounds_of,
+    counted,
+    fails_for_memory,
+    outcome_of,
+    undecided,
+)
 from loaderbench.recording.model_memory import TrialFacts
 
-MOST_TRIES = 4
-"""Trials of one batch size: where they contradict each other, it is left unconfirmed."""
+MOST_TRIES = 2 * NUM_CONFIRMATIONS - 1
+"""Trials of one batch size that fit or fail: where they contradict each other, most of three decide."""
 MOST_UNKNOWN = 2
 MOST_TRIALS = 24
 """In all: where batches fit one time and fail another, the bounds would move on and on."""
@@ -23,14 +30,15 @@ FIRST_BATCHES = (2, 4)
 MOST_TIMES = 8
 """How far beyond the largest batch that fitted a line through peaks alone is trusted: the peak moves from the update to
 the activations, whose slope is another."""
-MARGINS = (0.02, 0.1, 0.3)
-"""Of the limit: how far below it the next trial stays while all have failed and none has told a peak."""
+MARGINS = (0.02, 0.1)
+"""Of the limit: how far below it the next trial stays while all have failed and none has told a peak; then batches are
+halved."""
 MOST_BY_PEAKS = 9
 """Batches that are chosen by the peaks; from then on the search halves what is left."""
 FAR = 0.05
 """Of the limit: two peaks that are nearer to each other tell no slope."""
-LEAST_SLOPE, MOST_SLOPE = 0.8, 1.25
-"""What the limit counts for each predicted byte, at least and at most."""
+LEAST_RATIO, MOST_RATIO = 0.8, 1.25
+"""A peak ÷ the predicted one: beyond these the prediction is wrong by a factor, within them by some bytes."""
 
 
 def next_batch(
@@ -52,7 +60,9 @@ def next_batch(
     """
     fitted, failed = bounds_of(trials)
     wanted: int | None
-    if fitted == most:
+    if between := [size for size in undecided(trials) if fitted < size < (failed or most + 1)]:
+        wanted = between[0]
+    elif fitted == most:
         wanted = most if counted(trials, most, fits=True) < NUM_CONFIRMATIONS else None
     elif failed != fitted + 1:
         wanted = _searched(trials, line, limit_bytes, beside_bytes, most)
@@ -63,7 +73,8 @@ def next_batch(
     if wanted is None or len(trials) >= MOST_TRIALS:
         return None
     same = [outcome_of(one) for one in trials if one.batch_size == wanted]
-    return None if len(same) >= MOST_TRIES or same.count("unknown") >= MOST_UNKNOWN else wanted
+    num_known = len(same) - same.count("unknown")
+    return None if num_known >= MOST_TRIES or same.count("unknown") >= MOST_UNKNOWN else wanted
 
 
 def limited_peak(trial: TrialFacts) -> int | None:
@@ -89,8 +100,10 @@ def _searched(
         stride = MOST_TIMES if len(peaks) > 1 else 2
         expected = next((size for size in FIRST_BATCHES if size not in tried), stride * fitted)
     elif failed is not None and not fitted and not peaks and line is not None:
-        margin = MARGINS[min(len(tried) - (not beside_bytes), len(MARGINS) - 1)]  # the wider, the less is known
-        expected = line.largest_batch(round((1 - margin) * limit_bytes) - beside_bytes, most)
+        number = len(tried) - (not beside_bytes)
+        expected = failed // 2
+        if number < len(MARGINS):  # the wider, the less is known
+            expected = line.largest_batch(round((1 - MARGINS[number]) * limit_bytes) - beside_bytes, most)
     elif expected < low:  # each that fitted though it was not expected to doubles the stride
         beyond = {one.batch_size for one in trials if outcome_of(one) == "fits" and one.batch_size > expected}
         expected = fitted + 2 ** len(beyond)
@@ -116,9 +129,10 @@ def largest_by_peaks(
     if not peaks:
         return line.largest_batch(limit_bytes - beside_bytes, most)
     near, *others = sorted(peaks, key=lambda size: abs(peaks[size] - limit_bytes))
-    slope = 1.0
+    slope, at_near = 1.0, line.peak_bytes(near)
     far = [size for size in others if abs(peaks[size] - peaks[near]) > FAR * limit_bytes]
-    if far and line.peak_bytes(near) != line.peak_bytes(far[0]):
-        slope = (peaks[near] - peaks[far[0]]) / (line.peak_bytes(near) - line.peak_bytes(far[0]))
-    predicted = (limit_bytes - peaks[near]) / min(max(slope, LEAST_SLOPE), MOST_SLOPE)
-    return line.largest_batch(line.peak_bytes(near) + round(predicted), most)
+    if far and (apart := at_near - line.peak_bytes(far[0])):
+        slope = (peaks[near] - peaks[far[0]]) / apart
+    elif not LEAST_RATIO <= (ratio := (peaks[near] - beside_bytes) / max(at_near, 1)) <= MOST_RATIO:
+        slope = ratio
+    return line.largest_batch(at_near + round((limit_bytes - peaks[near]) / slope), most) if slope > 0 else None

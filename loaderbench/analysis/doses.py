@@ -1,5 +1,5 @@
 """What a watched script's windows with known delays say: dT/dδ, with its interval, beside what bursts and the timeline
-let expect (docs/watch.md, `Delays`). Pure functions of recorded facts."""
+let expect (docs/watch-method.md, `Delays`). Pure functions of recorded facts."""
 
 from __future__ import annotations
 

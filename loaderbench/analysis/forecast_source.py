@@ -15,6 +15,7 @@ from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import STEP, Recording, Run, Segment
 from loaderbench.recording.forecast import EpochState, SourceFacts, Starts, StateSteps, StepOrigin
 from loaderbench.recording.model_layers import LayersFacts, LayersResult
+from loaderbench.recording.others import OtherPrograms
 from loaderbench.recording.record import Estimate, Range, RunRecord
 
 TOO_SHORT = 0.25
@@ -71,7 +72,17 @@ def source_of(run: Run, record: RunRecord) -> SourceFacts:
         num_images=recording.facts.storage.num_images or None,
         image_bytes=None if record.storage is None else record.storage.mean_file_bytes,
         storage_kind=None if record.storage is None else recording.facts.storage.kind,
+        others=_others(record),
     )
+
+
+def _others(record: RunRecord) -> OtherPrograms | None:
+    """Who else used the processors while the run measured; None where that is not known."""
+    seen, real = record.contention, (record.arms or {}).get(Arm.REAL)
+    if seen is None or seen.neighbours is None or real is None:
+        return None
+    stolen = (seen.stolen or 0.0) / seen.cpus
+    return OtherPrograms(seen.neighbours, seen.cpus, real.step_s.value * real.step_s.n, stolen)
 
 
 def _uncertain(what: str, half: float | None) -> str:
@@ -193,8 +204,8 @@ def first_steps_of(recording: Recording) -> float | None:
 
 
 def layers_source(facts: LayersFacts, found: LayersResult, study_id: str) -> SourceFacts:
-    """What a profile of layers tells: its iteration without the wait for the batch, which it takes from a data set in
-    an unknown state of the cache, if from any.
+    """What a profile of layers tells: its iteration, with the wait for the batch where a data set fed it, whose files
+    were in whatever state of the page cache they were in.
 
     Raises:
         ConfigError: it did not end well, or its iteration's time is not known well enough.
@@ -202,6 +213,8 @@ def layers_source(facts: LayersFacts, found: LayersResult, study_id: str) -> Sou
     if facts.status != "ok" or facts.times is None:
         raise ConfigError(f"{study_id} ended as {facts.status}; a forecast needs a profile that finished")
     rounds = facts.times.plain_s.mean(axis=1)
+    if facts.case is not None:
+        rounds = rounds + facts.times.load_s.mean(axis=1)
     step_s, num = float(rounds.mean()), len(rounds)
     half = t_quantile(num - 1) * float(rounds.std(ddof=1)) / num**0.5 / step_s if num > 1 else None
     if half is None or half > TOO_SHORT:
@@ -222,6 +235,8 @@ def layers_source(facts: LayersFacts, found: LayersResult, study_id: str) -> Sou
         environment=facts.environment,
         cold=steps,
         warm=steps,
+        data_set=None if facts.case is None else facts.case.subject.dataset_name,
+        others=facts.others,
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from loaderbench.analysis.studies import judge
 from loaderbench.analysis.whatif_scored import entry_of_whatif
 from loaderbench.cases.case import Step, flags, loader_arguments
+from loaderbench.cases.inputs import words_of
 from loaderbench.printable import counted, memory_size
 from loaderbench.recording.facts import Environment
 from loaderbench.recording.forecast import CheckedEpoch, Forecast, ForecastFacts
@@ -157,7 +158,7 @@ def _of_fit(facts: ModelFitFacts, found: ModelFit, source: _Source) -> list[Entr
 def _of_split(found: ModelSplit, source: _Source) -> list[Entry]:
     """The finish of what was run, be it one device alone."""
     parts = [f"{one.device} ({one.batch_size})" for one in found.members if one.batch_size]
-    size = f"{found.input_size} px"
+    size = f"{found.input_size} px" if found.inputs is None else words_of(found.inputs)
     what = f"{found.model} infer {found.precision} {size}, batch {found.batch_size} over {', '.join(parts)}"
     measured = None if found.measured_s is None else found.measured_s.value
     return source.entry("split", what, "s", found.predicted_s, measured)
@@ -166,6 +167,7 @@ def _of_split(found: ModelSplit, source: _Source) -> list[Entry]:
 def _of_step(step: Step) -> str:
     optimizer = f" {step.optimizer}" if step.mode == "train" else ""
     size = f" {step.input_size} px" if step.input_size else ""
+    size = size if step.inputs is None else f" {words_of(step.inputs)}"
     return f"{step.model} {step.mode}{optimizer} {step.precision}{size}"
 
 

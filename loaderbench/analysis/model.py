@@ -196,13 +196,15 @@ class Model:
 
     @cached_property
     def times(self) -> Times:
-        times = arm_times(self.arms, has_storage=self.has_storage)
-        return times if self.watched is None else self._with_stand_ins(times, self.watched)
+        if self.watched is None:
+            return arm_times(self.arms, has_storage=self.has_storage)
+        told = {arm: steps for arm, steps in self.arms.items() if arm is not Arm.DEVICE or self._ready_arm is not None}
+        return self._with_stand_ins(arm_times(told, has_storage=self.has_storage), self.watched)
 
     @cached_property
     def _ready_arm(self) -> ArmSteps | None:
         """A watched script's steps with data ready; None where there are too few to know their spread, or to stand for
-        all of its steps.
+        all of its steps, or where they are longer than those of the run as it is: then data were not ready in them.
 
         Of steps that take unlike times (batches of a gradient accumulation that are taken first, and worked on behind
         the last of them) a few can all be of one kind, and look alike. Those in bursts stand for all if it would be too
@@ -212,15 +214,17 @@ class Model:
         bursts, real = self.arms.get(Arm.DEVICE), self.arms[Arm.REAL]
         if bursts is None or bursts.num_blocks < LEAST_BURSTS:
             return None
+        if bursts.mean("duration") > (1.0 + AGREEMENT) * real.mean("duration"):
+            return None
         stand = not bursts.of_unlike or chance_of_so_short(bursts, real) < UNLIKELY
         return bursts if stand else None
 
     def _with_stand_ins(self, times: Times, watched: Watched) -> Times:
         """The times of arms that a watched script does not run, from its timeline and its workers' spans
-        (docs/watch.md, `Where the figures come from`)."""
+        (docs/watch-method.md, `Where the figures come from`)."""
         real, steps = times.real, self.arms[Arm.REAL]
         stall = Quantity.of(steps, "stall")
-        device = times.device if times.device is not None and self._ready_arm is not None else real - stall
+        device = real - stall if times.device is None else times.device
         if watched.of_many_ranks and device is times.device:
             # In a burst the batches of all ranks are there: such a step lacks the waits for other ranks' batches too.
             device = largest(device, real - self.data_stall(Arm.REAL))

@@ -21,6 +21,7 @@ def io_of(facts: IoFacts) -> ModelIo:
         device_name=facts.device_name if facts.device is None else facts.device.name,
         input_size=facts.input_size,
         channels=facts.channels,
+        inputs=facts.inputs,
         same_memory=facts.device is not None and facts.device.on_host_cpus,
         known=facts.known,
         batches=tuple(_row(facts, batch) for batch in facts.batches),

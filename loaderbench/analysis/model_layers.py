@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.analysis.statistics import Blocks, blocks_of, draws_of_mean, interval
+from loaderbench.cases.inputs import sample_inputs
 from loaderbench.findings.table import words
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.model_layers import (
@@ -62,7 +63,7 @@ def layers_of(facts: LayersFacts) -> LayersResult:
         precision=step.precision,
         optimizer=None if facts.workload is None or facts.workload.optimizer is None else facts.workload.optimizer.name,
         batch_size=step.batch_size,
-        input_shape=(step.channels, step.input_size or 0, step.input_size or 0),
+        input_shape=sample_inputs(step)[0].shape,
         device_name=step.device if facts.device is None else facts.device.name,
         data_set=None if facts.case is None else facts.case.title,
         environment=facts.environment,
@@ -80,7 +81,9 @@ def layers_of(facts: LayersFacts) -> LayersResult:
         required_bytes=facts.input_bytes + sum(map(required_bytes, facts.calls)),
         num_parameters=num_parameters,
         num_uncalled_parameters=_of_the_model(facts, num_parameters) - num_parameters,
-        flops=sum(call.forward_flops + (call.backward_flops or 0) for call in facts.calls),
+        flops=sum(
+            call.forward_flops + (call.backward_flops or 0) + (call.recomputed_flops or 0) for call in facts.calls
+        ),
         num_steps=0 if times is None else times.plain_s.size,
         num_rounds=0 if times is None else len(times.plain_s),
         alone_limit_s=None if alone is None else alone.limit_s,
@@ -138,6 +141,7 @@ def _rows(facts: LayersFacts, times: LayerTimes, whole_s: float) -> list[LayerRo
     if trains:
         rows.append(_part_row(facts, times, "zero_grad", "prepare_backward", whole_s))
         rows += reversed(_call_rows(facts, times, "backward", whole_s))
+        rows += reversed(_recomputed_rows(facts, times, whole_s))
         rows.append(_part_row(facts, times, "update", "update", whole_s))
         rows.append(_part_row(facts, times, "monitor", "monitor_loss", whole_s))
     rest = _blocks((times.timed_s - _sum_of_rows(times))[:, :, None])
@@ -193,6 +197,29 @@ def _call_rows(facts: LayersFacts, times: LayerTimes, phase: LayerPhase, whole_s
     return rows
 
 
+def _recomputed_rows(facts: LayersFacts, times: LayerTimes, whole_s: float) -> list[LayerRow]:
+    """Calls that the backward pass makes again."""
+    if times.recomputed_s is None:
+        return []
+    estimates = _estimates(_blocks(np.nan_to_num(times.recomputed_s)))
+    return [
+        LayerRow(
+            name=call.name,
+            type=call.type,
+            phase="recompute",
+            call=call.call,
+            in_step_s=in_step,
+            alone_s=None,
+            share_fraction=in_step.value / whole_s,
+            output_shape=call.output_shape,
+            flops=call.recomputed_flops,
+            reshapes=call.reshapes,
+        )
+        for number, (call, in_step) in enumerate(zip(facts.calls, estimates, strict=True))
+        if not math.isnan(times.recomputed_s[0, 0, number])
+    ]
+
+
 def _types(rows: Sequence[LayerRow]) -> tuple[TypeRow, ...]:
     types = []
     for name in dict.fromkeys(row.type for row in rows if row.phase == "forward"):
@@ -224,6 +251,8 @@ def _sum_of_rows(times: LayerTimes) -> NDArray[np.float64]:
     """[rounds, steps] seconds of all rows but the rest and the wait for the batch: each call, and what is around."""
     around = [number for number, name in enumerate(PARTS) if name not in ("load", "forward", "backward")]
     calls = np.nansum(times.forward_s, axis=2) + np.nansum(times.backward_s, axis=2)
+    if times.recomputed_s is not None:
+        calls = calls + np.nansum(times.recomputed_s, axis=2)
     return np.asarray(calls + np.nansum(times.parts_s[:, :, around], axis=2))
 
 

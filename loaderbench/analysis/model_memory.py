@@ -42,6 +42,7 @@ def memory_of(facts: ModelMemoryFacts) -> ModelMemory:
     batches = tuple(_batch(one, step.mode, on_accelerator=facts.on_accelerator) for one in facts.batches)
     return ModelMemory(
         *of_model(step, facts.device),
+        inputs=step.inputs,
         not_measured=facts.not_measured,
         batches=batches,
         caveats=tuple(
@@ -112,10 +113,22 @@ def fails_for_memory(outcome: TrialOutcome) -> bool:
 
 
 def bounds_of(trials: Sequence[TrialFacts]) -> tuple[int, int | None]:
-    """(largest batch that fitted, smallest above it that failed); 0 and None where there is none."""
-    fitted = max((one.batch_size for one in trials if outcome_of(one) == "fits"), default=0)
-    failed = [one.batch_size for one in trials if fails_for_memory(outcome_of(one)) and one.batch_size > fitted]
-    return fitted, min(failed, default=None)
+    """(largest batch that fitted, smallest above it that failed), by most of the trials of each; 0 and None where there
+    is none."""
+    votes = _votes(trials)
+    fitted = max((size for size, vote in votes.items() if vote > 0), default=0)
+    return fitted, min((size for size, vote in votes.items() if vote < 0 and size > fitted), default=None)
+
+
+def undecided(trials: Sequence[TrialFacts]) -> list[int]:
+    """Batches that fitted as often as they failed, in order."""
+    return sorted(size for size, vote in _votes(trials).items() if not vote)
+
+
+def _votes(trials: Sequence[TrialFacts]) -> dict[int, int]:
+    """Batch → trials that fitted less those that failed for memory; without batches of which neither is known."""
+    sizes = {one.batch_size for one in trials if outcome_of(one) != "unknown"}
+    return {size: counted(trials, size, fits=True) - counted(trials, size, fits=False) for size in sizes}
 
 
 def counted(trials: Sequence[TrialFacts], batch_size: int, *, fits: bool) -> int:
@@ -133,6 +146,7 @@ def fit_of(facts: ModelFitFacts) -> ModelFit:
     around = () if largest is None else range(max(largest - 1, 1), largest + 3)
     return ModelFit(
         *of_model(step, facts.device),
+        inputs=step.inputs,
         memory_bytes=facts.memory_bytes,
         memory_source=facts.memory_source,
         how=facts.how,

@@ -31,6 +31,9 @@ TOLERANCES: dict[str, float] = {"fp32": 1e-4, "tf32": 8e-3, "fp16": 8e-3, "bf16"
 2⁻⁸ of bf16: IEEE 754, and its 8-bit-exponent kin), since some 150 layers in a row round independently (√150 ≈ 12); in
 fp32 1,700 (2⁻²⁴), since devices add up thousands of products in another order."""
 
+MOST_LEFT_OUT = 0.25
+"""Of the turns, that may be left out for a late member."""
+
 
 def tolerance_of(precision: Precision) -> float:
     """For the outputs in a precision; `amp-` and `pure-` round as their type does."""
@@ -69,6 +72,7 @@ def split_of(facts: SplitFacts) -> ModelSplit:
         precision=facts.precision,
         input_size=facts.input_size,
         channels=facts.channels,
+        inputs=facts.inputs,
         batch_size=facts.batch_size,
         members=tuple(_member(facts, number) for number in range(len(facts.members))),
         greedy_s=None if greedy is None else greedy.finish_s,
@@ -144,6 +148,9 @@ def _missing(facts: SplitFacts, measured: Estimate | None, ratio: Estimate | Non
         missing["ratio_to_fastest_alone"] = missing["outcome"] = ended["turn"]
     elif ratio.low is None:
         missing["outcome"] = words("few_turns", {})
+    elif _is_selected(facts):
+        num_taken = _pairs(facts) + facts.num_left_out
+        missing["outcome"] = words("turns_left_out", {"num": facts.num_left_out, "of": num_taken})
     if search is None:
         missing["fastest_alone"] = ended["search"]
     if facts.check is None:
@@ -194,9 +201,14 @@ def _ratio(facts: SplitFacts) -> Estimate | None:
 def _outcome(facts: SplitFacts, ratio: Estimate | None) -> SplitOutcome | None:
     if facts.chosen is not None and len(facts.chosen.members) == 1:
         return "alone"
-    if ratio is None or ratio.low is None or ratio.high is None:
+    if ratio is None or ratio.low is None or ratio.high is None or _is_selected(facts):
         return None
     return "faster" if ratio.high < 1 else "slower" if ratio.low > 1 else "indistinguishable"
+
+
+def _is_selected(facts: SplitFacts) -> bool:
+    """Whether so many turns were left out that the rest are the machine's better moments."""
+    return facts.num_left_out > MOST_LEFT_OUT * (_pairs(facts) + facts.num_left_out)
 
 
 # -- members ---------------------------------------------------------------------------------------------

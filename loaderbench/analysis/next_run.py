@@ -26,7 +26,7 @@ CONTENTION_ERROR, PART_OF_IT = 0.10, 0.25
 at most so large a part of what contention takes. Measured: docs/validation.md, `Without contention`."""
 WATCHED_ERROR = 0.15
 """Half-width that the prediction itself adds to the gain of a watched script, of a gain of 2 and more: the script
-without the cause is another run of it, in which no loop of ours measured the parts. Measured: docs/watch.md."""
+without the cause is another run of it, in which no loop of ours measured the parts. Measured: docs/validation.md."""
 
 
 def rate(known: Estimate, model: Model, *, in_line: bool) -> Estimate:

@@ -28,6 +28,8 @@ HOST_MEMORY = "HostMemory"
 """Kind of the failure of a setting for which the host has too little memory."""
 NO_MEMORY_KINDS = ("OutOfMemory", "DoesNotFit")
 REPLAYED = "a replay of the model's trace over an emulated card, assumed"
+MATTERS = 1.05
+"""Seconds of one setting ÷ those of another, from which on it matters which is taken."""
 UNTRIED = "it was interrupted before"
 NOISE = 4
 """Results may differ by this many times what two steps without offloading differ by, as each figure is of one pair."""
@@ -44,6 +46,7 @@ def offload_of(facts: OffloadFacts) -> ModelOffload:
     everything = next((row for row in rows if (row.above_bytes, row.after_fraction) == (0, 0.0)), None)
     return ModelOffload(
         *of_model(step, facts.device),
+        inputs=step.inputs,
         batch_size=step.batch_size,
         is_study=facts.is_study,
         on_host=facts.on_host,
@@ -61,6 +64,7 @@ def offload_of(facts: OffloadFacts) -> ModelOffload:
         best_above_bytes=None if best is None else best.above_bytes,
         best_after_fraction=None if best is None else best.after_fraction,
         best=best,
+        as_fast=() if best is None else tuple(row for row in timed if row is not best and _may_be_faster(row, best)),
         best_to_everything=_gain(facts, best, everything),
         num_settings=facts.num_settings,
         num_searched=facts.num_searched,
@@ -69,6 +73,15 @@ def offload_of(facts: OffloadFacts) -> ModelOffload:
         interrupted=facts.interrupted,
         not_compared=facts.not_compared,
     )
+
+
+def _may_be_faster(row: OffloadRow, best: OffloadRow) -> bool:
+    """Whether by the intervals it may be faster than the best, by so much that it matters. A replay's times have
+    none."""
+    one, other = row.s_per_image, best.s_per_image
+    if one is None or other is None or one.low is None or other.high is None:
+        return False
+    return one.low <= other.high and other.high > MATTERS * max(one.low, 0.0)
 
 
 def _place(row: OffloadRow) -> tuple[float, float]:

@@ -40,6 +40,7 @@ def compare_precisions(facts: PrecisionFacts) -> PrecisionResult:
         num_steps=facts.num_steps,
         batch_size=facts.batch_size,
         input_size=facts.input_size,
+        inputs=facts.inputs,
         seed=facts.seed,
         environment=facts.environment,
         memory_of="rss_growth_bytes" if shared else "allocated_bytes",

@@ -30,6 +30,11 @@ STEPS_BEYOND = 6.6
 """Steps that are expected beyond a percentile before it is given (`steps_needed`)."""
 TAIL = 0.025
 """Probability on each side of a 95 % interval."""
+LEAST_GAIN = 1.05
+"""Images/s of a batch ÷ those of a smaller one, from which on they grow: a doubling that gives less is hardly worth
+its memory."""
+MOST_SPREAD = 1.5
+"""Most devices ÷ fewest of an interval that is an answer."""
 BLOCKS_OF_ONE_ROUND = 10
 """Blocks of consecutive steps where there was one round; several rounds have 4 each."""
 
@@ -53,6 +58,7 @@ def sized(facts: SizeFacts) -> Sizing:
         device_name=facts.device_name if facts.device is None else facts.device.name,
         input_size=facts.input_size,
         channels=facts.channels,
+        inputs=facts.inputs,
         target_per_s=facts.target_per_s,
         latency_s=facts.latency_s,
         percentile=facts.percentile,
@@ -66,7 +72,8 @@ def sized(facts: SizeFacts) -> Sizing:
         devices_needed_interval=count,
         bound=None if chosen is None else _bound(facts, chosen, measured),
         no_answer=no_answer,
-        still_grows=bool(measured) and measured[-1].grows is True,
+        still_grows=_still_grows(measured),
+        is_decided=None if count is None or facts.target_per_s is None else is_decided(count),
         demand=_demand(facts, rate),
         supplies=_supplies(facts, rate),
         feed=facts.feed,
@@ -75,6 +82,25 @@ def sized(facts: SizeFacts) -> Sizing:
         mean_file_source=facts.mean_file_source,
         environment=facts.environment,
     )
+
+
+def is_decided(count: Count) -> bool:
+    """Whether the interval tells how many devices to buy, within a factor of MOST_SPREAD. Times without an interval are
+    constants."""
+    if count.low is None or count.high is None:
+        return count.low is None and count.high is None
+    return count.high <= max(MOST_SPREAD * count.low, count.low + 1)
+
+
+def _still_grows(measured: Sequence[BatchFigures]) -> bool:
+    """Whether the largest batch does more images/s than every other, beyond the intervals and by LEAST_GAIN."""
+    if len(measured) < 2:
+        return False
+    *others, last = measured
+    assert last.samples_per_s is not None
+    rates = [one.samples_per_s for one in others if one.samples_per_s is not None]
+    gains = last.samples_per_s.value >= LEAST_GAIN * max(one.value for one in rates)
+    return gains and all(surely_above(last.samples_per_s, one) for one in rates)
 
 
 def devices(target_per_s: float, rate: Estimate) -> Count:

@@ -18,7 +18,7 @@ from loaderbench.analysis.statistics import interval
 from loaderbench.analysis.verdict import SURE
 from loaderbench.analysis.watched_places import Detail
 from loaderbench.pipeline.change import Change, changed
-from loaderbench.pipeline.edits import Edited
+from loaderbench.pipeline.edits import Edited, beside_less_work
 from loaderbench.pipeline.gains import NORMAL, Replays
 from loaderbench.pipeline.stages import Stages, Times
 from loaderbench.pipeline.unordered import unordered_step_s
@@ -58,7 +58,8 @@ def _replayed(replays: Replays, step_s: Times) -> Estimate:
 
 
 def _delivery(replays: Replays, seen: WatchedFacts) -> Iterator[Detail]:
-    """A batch in as many objects as there are fields, not as there are samples: taking it over takes as much less."""
+    """A batch in as many objects as there are fields, not as there are samples: taking it over takes as much less, and
+    the threads that send and receive them no longer hold up the script's step."""
     known, stages = seen.loaders[0].delivered, replays.fitted.real
     if known is None or not stages.workers or known.objects < max(MANY_OBJECTS, 2 * known.joined):
         return
@@ -69,8 +70,10 @@ def _delivery(replays: Replays, seen: WatchedFacts) -> Iterator[Detail]:
     now = stages.with_(take=stages.late, send=0.0)
     hand = stages.batches.hand * part  # a worker serves what the script receives, and begins its next batch late for it
     then = now.with_(take=stages.late - less, hand=hand, cpu=(cpu - 2.0 * less).clip(0))
+    left = float(then.batches.cpu.mean()) / max(float(cpu.mean()), 1e-12)
+    eased = then.with_(issue=beside_less_work(replays.fitted, Edited(then), left).stages.batches.issue)
     figures: dict[str, Json] = {"objects": known.objects, "joined": known.joined, "seconds": float(stages.late.mean())}
-    gain = _replayed(replays, replays.step_s(Edited(then, against=now)))
+    gain = _replayed(replays, replays.step_s(Edited(eased, against=now)))
     yield _detail("prep", "delivery", gain, float(less.mean()), figures)
 
 

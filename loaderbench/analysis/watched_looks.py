@@ -196,9 +196,15 @@ class WatchedLooks:
                 found.append(Seconds(0.0, whole_s / NORMAL if number == 2 else 0.0))
                 continue
             part = self.consumer.part(rows & inside, inside)
-            likely = (part * num + 1) / (num + 2)
-            found.append(Seconds(part * whole_s, whole_s * float(np.sqrt(likely * (1 - likely) / (num + 2)))))
+            found.append(Seconds(part * whole_s, whole_s * share_error(part, num)))
         return found[0], found[1] + found[2]
+
+
+def share_error(part: float, num: int) -> float:
+    """Standard error of a share of so many looks: of none and of all of them, too, it is not 0 (Agresti and Coull, The
+    American Statistician 52, 1998)."""
+    likely = (part * num + 1) / (num + 2)
+    return float(np.sqrt(likely * (1 - likely) / (num + 2)))
 
 
 IS_REAL, COUNTS = 3, 4

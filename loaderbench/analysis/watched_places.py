@@ -10,15 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from loaderbench.analysis.advice import Action
 from loaderbench.analysis.model import WORTH
 from loaderbench.analysis.verdict import CLEAR, SURE
-from loaderbench.analysis.watched_looks import LEAST_LOOKS, WORKING, Looks, Rows, Seconds, WatchedLooks
+from loaderbench.analysis.watched_looks import (
+    LEAST_LOOKS,
+    WORKING,
+    Looks,
+    Rows,
+    Seconds,
+    WatchedLooks,
+    share_error,
+)
+from loaderbench.cases.arms import Arm
 from loaderbench.pipeline.edits import Edited
-from loaderbench.pipeline.gains import Replays
+from loaderbench.pipeline.gains import NORMAL, Replays
 from loaderbench.pipeline.stages import Times
 from loaderbench.plain import Json
 from loaderbench.recording.facts import Collections, Recording, WatchedFacts
@@ -39,6 +49,8 @@ HELD_BY_LOCK = 0.25
 the lock does: of two workers that take turns each waits for half of its time."""
 MOST_OF = 0.5
 """Of what a worker waits for, or does, the part that names it."""
+IN_MAIN_PROCESS = ("dataset", "collate", "loader")
+"""Parts in which the script's thread makes a batch, of a loader without workers."""
 WORTH_A_ROW, MOST_ROWS = 0.05, 4
 DECODES = (
     "image.open", "imread", "imdecode", "decode", "read_image", ".convert", "imagefile", "jpeg", "read_video",
@@ -64,6 +76,9 @@ class Detail:
     figures: Mapping[str, Json] = field(default_factory=dict)
     is_counted: bool = False
     """By stamps and counts, without samples."""
+    in_making: bool = False
+    """It holds up the making of batches, too: without them at all the run would gain more, and it would still be why.
+    """
 
 
 @dataclass(frozen=True)
@@ -158,15 +173,17 @@ class _Names:
 
     def _gil(self) -> Iterator[Detail]:
         consumer = self.looks.consumer
-        taken, worked = self.looks.seconds(consumer.in_states(["gil", "runnable"]))
-        if consumer.part(consumer.in_states(["gil"])) < WORTH_A_ROW:
+        waits = consumer.in_states(["gil"])
+        if consumer.part(waits) < WORTH_A_ROW:
             return
         others = self.looks.of("other")
         mine = others.in_states(WORKING)
         mine &= np.array([self._is_scripts(number) for number in others.samples.thread[others.rows]], dtype=bool)
+        if float(others.weight[mine].sum()) < MOST_OF * float(consumer.weight[waits].sum()):
+            return  # who holds it runs, or is about to, and none that could be seen does
         users = mine & others.where(lambda place: place.owner == "user")
         where = _where(others, users if users.any() else mine, "other") if mine.any() else None
-        both = taken + worked
+        taken, worked, both = self._kept_from_running()
         if where is None or not both.value > 0:
             return
         waited_s, step_s = self.looks.phases
@@ -183,7 +200,39 @@ class _Names:
             return self._shorter({**less, "issue": in_step * self._mean_s("issue")}, ran_s)
 
         gain = self._gain(without, both)
-        yield Detail("contention", "gil", gain, where, both.value, {"seconds": both.value})
+        makes = not self.stages.workers
+        yield Detail("contention", "gil", gain, where, both.value, {"seconds": both.value}, in_making=makes)
+
+    def _kept_from_running(self) -> tuple[Seconds, Seconds, Seconds]:
+        """(in next(), in the step, in both): seconds of a step in which the script's thread waits for the GIL, or for a
+        processor that the script's own threads have. By its looks; where its processor time was counted, all that it is
+        kept from running is what is left of a step beside that and its other waits, and looks say how much is which."""
+        consumer, cpu_s, seen = self.looks.consumer, self._consumer_cpu_s, self.replays.fitted.seen
+        (gil_in, gil), (queued_in, queued) = (
+            self.looks.seconds(consumer.in_states([one])) for one in ("gil", "runnable")
+        )
+        own = 1.0 if seen is None else 1.0 - seen.for_others
+        taken, worked = (
+            Seconds(one.value + own * other.value, float(np.hypot(one.error, own * other.error)))
+            for one, other in ((gil_in, queued_in), (gil, queued))
+        )
+        both, whole_s = taken + worked, (gil_in + gil + queued_in + queued).value
+        if cpu_s is None or not whole_s > 0:
+            return taken, worked, both
+        waits = [state for state in WAITING if state != "gil"]
+        waited = sum(self.looks.seconds(consumer.in_states(waits)), Seconds(0.0))
+        times = max(0.0, self.looks.step_s - cpu_s - waited.value) / whole_s
+        behind_others = Seconds(0.0, (whole_s - both.value) / NORMAL)  # they may be late for the same threads
+        error = float(np.hypot(waited.error, times * behind_others.error))
+        return Seconds(times * taken.value), Seconds(times * worked.value), Seconds(times * both.value, error)
+
+    @cached_property
+    def _consumer_cpu_s(self) -> float | None:
+        """Processor seconds of the script's thread a step; None where they were not counted."""
+        known = [(one.consumer_cpu_s, len(one.steps) - max(1, one.num_warmup))
+                 for one in self.recording.of(Arm.REAL) if one.consumer_cpu_s is not None]  # fmt: skip
+        num = sum(steps for _, steps in known)
+        return sum(cpu_s for cpu_s, _ in known) / num if num > 0 else None
 
     def _is_scripts(self, thread: int) -> bool:
         samples = self.recording.samples
@@ -191,8 +240,9 @@ class _Names:
 
     def _own_threads(self) -> Iterator[Detail]:
         """More threads of PyTorch than processors. What they work is known only together with what they lose to each
-        other: the step is at least as long as the script's thread runs, at most as long as the processors would need
-        for all that runs now; between the two it is taken to be in the middle."""
+        other: the step is at most as long as the processors would need for all that runs now. That it is shorter than
+        the script's thread runs now is possible, since threads that wait for each other spin: nothing bounds the gain.
+        """
         threads, consumer = self.seen.torch_threads, self.looks.consumer
         if threads is None or self.cpus is None or threads <= self.cpus or self.seen.uses_cuda:
             return
@@ -208,8 +258,11 @@ class _Names:
         most, now_s = self._gain(without, taken + worked), float(self.roughly.now_s[0])
         least = max(1.0, now_s / (self._mean_s("cpu") / self.stages.processors + taken.value))
         value = float(np.sqrt(least * most.value))
-        gain = replace(most, value=value, low=least, method=f"{most.method}; by the processors at the low end")
-        yield Detail("contention", "own_threads", gain, where, worked.value, {"threads": threads, "cpus": self.cpus})
+        method = f"{most.method}; by the processors at the low end"
+        gain = replace(most, value=value, low=least, high=None, method=method)
+        figures: dict[str, Json] = {"threads": threads, "cpus": self.cpus}
+        makes = not self.stages.workers
+        yield Detail("contention", "own_threads", gain, where, worked.value, figures, in_making=makes)
 
     def _collections(self) -> Iterator[Detail]:
         known = self.recording.collections
@@ -285,8 +338,8 @@ class _Names:
 
     def worker(self) -> Detail | None:
         """What a worker waits for, if that is a lock or a sleep, else the line that costs most."""
-        looks = self.looks.workers if self.stages.workers else self._in_main_process()
-        if len(looks) < LEAST_LOOKS or self.stages.opaque:
+        looks = self._making
+        if len(looks) < LEAST_LOOKS or self._waits_for_its_threads:
             return None
         role: Role = "worker" if self.stages.workers else "consumer"
         waits = looks.in_states(WAITING)
@@ -299,20 +352,31 @@ class _Names:
 
     def reads(self) -> float | None:
         """Of the time of making batches, the part in which a file or a connection is read."""
-        looks = self.looks.workers if self.stages.workers else self._in_main_process()
-        return looks.part(looks.in_states(READING)) if len(looks) >= LEAST_LOOKS else None
+        looks = self._making
+        if len(looks) < LEAST_LOOKS or self._waits_for_its_threads:
+            return None
+        return looks.part(looks.in_states(READING))
 
-    def _in_main_process(self) -> Looks:
-        """Of a loader without workers: the looks in which the script's thread makes a batch."""
+    @cached_property
+    def _making(self) -> Looks:
+        """The looks in which a batch is made: of the workers, or of the script's thread where there are none."""
+        if self.stages.workers:
+            return self.looks.workers
         consumer = self.looks.consumer
-        return Looks(consumer.samples, consumer.rows[consumer.in_parts("dataset", "collate", "loader")])
+        return Looks(consumer.samples, consumer.rows[consumer.in_parts(*IN_MAIN_PROCESS)])
+
+    @property
+    def _waits_for_its_threads(self) -> bool:
+        """Whether a loader that tells nothing of its work makes batches in threads of its own: the script's waits for
+        these, and does not show what they do."""
+        return self.stages.opaque and self._making.part(self._making.in_states(["lock", "pipe"])) >= HELD_BY_LOCK
 
     def _waits(self, looks: Looks, word: CauseDetail, rows: Rows, waits: Rows, role: Role) -> Detail:
         """Without these waits: their part of what the data set's code waited, by its stamps."""
         part, whole_s = looks.part(rows), self._mean_s("read") + self._mean_s("prep")
         read_s = looks.part(rows, waits) * self._mean_s("read")
         less = {"read": read_s, "prep": max(0.0, part * whole_s - read_s)}
-        return self._of_worker(word, less, 0.0, _where(looks, rows, role), part)
+        return self._of_worker(word, less, 0.0, _where(looks, rows, role), part, len(looks))
 
     def _hottest(self, looks: Looks, waits: Rows, role: Role) -> Detail | None:
         found = looks.heaviest(np.ones(len(looks.rows), dtype=bool))
@@ -322,17 +386,26 @@ class _Names:
         rows = looks.where(lambda other: (other.file, other.line, other.part) == (place.file, place.line, place.part))
         prep_s = looks.part(rows & ~waits, ~waits) * self._mean_s("prep")
         less = {"read": looks.part(rows & waits, waits) * self._mean_s("read"), "prep": prep_s}
-        return self._of_worker(_kind(looks), less, prep_s, where_of(place, role, state, part), part)
+        if self.stages.opaque:  # no stamp tells its waits from its work
+            less = {"prep": part * self._mean_s("prep")}
+        return self._of_worker(_kind(looks), less, prep_s, where_of(place, role, state, part), part, len(looks))
 
     def _of_worker(
-        self, word: CauseDetail, less: Mapping[str, float], ran_s: float, where: Where | None, part: float
+        self, word: CauseDetail, less: Mapping[str, float], ran_s: float, where: Where | None, part: float, num: int
     ) -> Detail:
         """Without so many seconds of a worker's batch. It sends a batch in a thread that waits while it computes."""
-        eased = sum(less.values()) / max(self._mean_s("read") + self._mean_s("prep"), 1e-12)
+        if where is not None and not self.stages.workers:  # of all that the script's thread does
+            consumer = self.looks.consumer
+            where = replace(where, fraction=where.fraction * consumer.part(consumer.in_parts(*IN_MAIN_PROCESS)))
+        whole_s = self._mean_s("read") + self._mean_s("prep")
+        eased = sum(less.values()) / max(whole_s, 1e-12)
         sends = {name: eased * self._mean_s(name) for name in ("send", "hand")} if self.stages.workers else {}
-        edited = self._shorter({**less, **sends}, ran_s)
-        gain = self.replays.estimate(self.replays.now_s / self.replays.step_s(edited))
-        return Detail("prep", word, gain, where, sum(less.values()), {"part": part})
+
+        def without(times: float) -> Edited:
+            return self._shorter({name: times * one for name, one in {**less, **sends}.items()}, times * ran_s)
+
+        seconds = Seconds(sum(less.values()), whole_s * share_error(part, num))
+        return Detail("prep", word, self._gain(without, seconds), where, seconds.value, {"part": part})
 
 
 def _wider(gain: Estimate, low: float, high: float) -> Estimate:
@@ -424,7 +497,7 @@ def _by_samples(verdict: Verdict, known: Named, best: Detail | None, held_up_by:
         now = min(now, CLEAR)
         if worker_waits(known) and known.worker is not None and known.worker.gain.value > now:
             return _with(verdict, known.worker)
-    if best is not None and best.gain.value > now:
+    if best is not None and best.gain.value > (now**EXPLAINS if best.in_making else now):
         return _with(verdict, best)
     worker = known.worker
     if known.is_function and worker is not None and verdict.bottleneck in ("storage", "prep", "mixed"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,9 +13,11 @@ import typer
 
 from loaderbench.cases.options import PriceOptions, option
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.errors import ConfigError
+from loaderbench.errors import CaseFailed, ConfigError
+from loaderbench.printable import counted
 
 if TYPE_CHECKING:
+    from loaderbench.attach.facts import Attach
     from loaderbench.attach.find import Process
 
 LEAST_S, MOST_S = 1.0, 86_400.0
@@ -28,6 +31,8 @@ class AttachOptions:
     seconds: float = option("How long to look", 20.0)
     slurm: str | None = option("Look at a Slurm job's training processes on this node", metavar="JOB")
     container: str | None = option("Look at a container's training processes on this machine", metavar="ID")
+    metrics: str | None = option("Write Prometheus' text format to FILE, for the node exporter", metavar="FILE")
+    otel: bool = option("Send the same metrics by OpenTelemetry's SDK", False, flag="--otel")
 
 
 @with_options()
@@ -46,17 +51,51 @@ def attach(
         raise ConfigError("give one of PID, --all, --slurm and --container")
     if not LEAST_S <= asked.seconds <= MOST_S:
         raise ConfigError(f"--seconds must be {LEAST_S:g} to {MOST_S:,.0f}, not {asked.seconds:g}")
+    from loaderbench.attach.facts import Attach
     from loaderbench.attach.find import all_processes, jobs_among
+    from loaderbench.attach.judge import judge
 
+    is_measured = asked.metrics is not None or asked.otel
+    if is_measured and not any(given):
+        raise ConfigError("--metrics and --otel need a job to look at: add --all, or a PID")
+    _check_targets(asked)
     processes = all_processes()
     if not any(given):
         _show_list(jobs_among(processes), output)
+        return
+    if is_measured and asked.all_jobs and not jobs_among(processes):
+        _write_metrics(asked, Attach((), None, (), None), output)
         return
     jobs, words = _chosen(pid, asked, processes)
     from loaderbench.attach.study import AttachStudy
     from loaderbench.commands.kept import measure_kept
 
-    measure_kept(partial(AttachStudy, jobs, words, asked.seconds, cost.price), output)
+    study = measure_kept(partial(AttachStudy, jobs, words, asked.seconds, cost.price), output)
+    if is_measured:
+        _write_metrics(asked, judge(study.facts()), output)
+
+
+def _check_targets(asked: AttachOptions) -> None:
+    """Raises ConfigError, before anything is looked at, if the metrics can go nowhere."""
+    from loaderbench.commands.terminal import check_json_target
+
+    check_json_target(asked.metrics)
+    if asked.otel:
+        from loaderbench.attach.metrics import check_opentelemetry
+
+        check_opentelemetry()
+
+
+def _write_metrics(asked: AttachOptions, found: Attach, output: OutputOptions) -> None:
+    """Write and send the metrics. Raises CaseFailed if no collector took them."""
+    from loaderbench.attach.metrics import gauges, prometheus_text, send
+    from loaderbench.commands.terminal import echo, write_out
+
+    metrics = gauges(found, time.time())
+    if asked.metrics is not None and write_out(prometheus_text(metrics).encode(), asked.metrics) and not output.quiet:
+        echo(f"{asked.metrics}: metrics of {counted(len(found.jobs), 'job')}", err=output.on_stderr)
+    if asked.otel and not send(metrics):
+        raise CaseFailed("no OpenTelemetry collector took the metrics: see OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 def _chosen(pid: int | None, asked: AttachOptions, processes: dict[int, Process]) -> tuple[list[Process], str]:

@@ -171,10 +171,7 @@ def chosen(pid: int, processes: dict[int, Process]) -> list[Process]:
     if one.state in STATES:
         raise ConfigError(f"PID {pid} ({one.comm}) {STATES[one.state]}: it cannot be measured")
     if not may_see(pid):
-        raise ConfigError(
-            f"PID {pid} ({one.comm}) is another user's, or in a namespace that may not be seen: run loaderbench as "
-            f"user {_owner(pid)}, or as root"
-        )
+        raise ConfigError(hidden(one))
     if not one.words or not one.is_python:
         descendants = [*one.descendants()]
         below = [job for job in jobs_among(processes) if job in descendants]
@@ -195,12 +192,24 @@ def chosen(pid: int, processes: dict[int, Process]) -> list[Process]:
 
 
 def may_see(pid: int) -> bool:
-    """Whether its files can be listed."""
+    """Whether the kernel gives what reading takes (PTRACE_MODE_READ, ptrace(2)): its counters and its files. The same
+    user's process may be refused, too: one that has capabilities which this process lacks."""
     try:
         os.listdir(f"/proc/{pid}/fd")
+        Path(f"/proc/{pid}/io").read_bytes()
+    except FileNotFoundError:  # a kernel without these counters
+        return True
     except OSError:
         return False
     return True
+
+
+def hidden(one: Process) -> str:
+    """What to do about a process that may not be seen."""
+    return (
+        f"PID {one.pid} ({one.comm}) may not be seen: it is another user's, has more capabilities, or is in another "
+        f"namespace: run loaderbench as user {_owner(one.pid)}, or as root with CAP_SYS_PTRACE"
+    )
 
 
 def _owner(pid: int) -> str:

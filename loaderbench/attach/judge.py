@@ -8,6 +8,7 @@ times vary as exponential ones do, at the ends of the shares' intervals. These a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -65,13 +66,21 @@ SMALL_CALL, LARGE_CALL = 32 << 10, 1 << 20
 PAGE = 4096
 SIDE: Mapping[str, str] = {
     "queue": "data", "loader": "data", "rebuild": "delivery", "pin": "delivery", "send_indices": "sampler",
-    "sampler": "sampler", "sampler_start": "sampler", "epoch_start": "epoch_start", "process_start": "epoch_start",
+    "sampler": "sampler", "sampler_start": "epoch_start", "epoch_start": "epoch_start", "process_start": "epoch_start",
     "dataset": "dataset", "collate": "collate",
 }  # fmt: skip
 """Part of a training loop (watching/places.py) → whose time of the main thread it is; others are the step."""
 OF_STEP: tuple[CauseDetail, ...] = ("checkpoint", "logging", "validation", "compile", "sync", "collective", "gc")
 WORK: Mapping[str, CauseDetail] = {"collate": "collate", "send": "delivery"}
 """Part of a worker → detail of preparation."""
+
+LOADER_THREAD = re.compile(r"^\[DALI\]|^tf_data")
+"""Names of threads that prepare batches within the main process."""
+ACTIVE: tuple[State, ...] = ("running", "runnable", "fault", "file", "gpu")
+"""States of a thread that others wait for."""
+LEAST_SEEN = 0.1
+"""Of the time of the main thread and of the workers: in a loader's queue of limited length the main thread waits for
+data or workers wait for it. Where both are less, it is not the loader that is assumed."""
 
 Mask = NDArray[np.bool_]
 
@@ -131,6 +140,7 @@ class Seen:
         own = worker[self.samples.thread]
         others = ~(self.is_main | self.is_worker)
         roles = np.array([one.role for one in self.samples.threads], dtype=object)[self.samples.thread]
+        comm = np.array([one.name for one in self.samples.threads], dtype=object)[self.samples.thread]
         for row in waits:
             same = others & (self.samples.time_s == self.samples.time_s[row]) & (own == own[row])
             if self.is_main[row] and (roles[same] == "pin").any():
@@ -139,8 +149,11 @@ class Seen:
                 self.detail[row] = "pinned"
                 continue
             there = set(self.state[same])
+            active = np.isin(self.state[same].astype(str), ACTIVE)
+            if active.any() and all(LOADER_THREAD.search(name) for name in comm[same][active]):
+                self.detail[row] = "loader"
             self.waits_for_threads += float(self.is_main[row]) / max(1, int(self.is_main.sum()))
-            for state in ("running", "runnable", "fault", "file", "gpu"):
+            for state in (*ACTIVE, "sleep") if self.part[row] == "loader" else ACTIVE:
                 if state in there:
                     self.state[row] = state
                     break
@@ -158,6 +171,7 @@ class Seen:
     def _sides(self) -> NDArray[np.object_]:
         """Of each row of the main thread: `data`, `delivery`, `sampler`, `dataset` …, `step`."""
         side = np.array([SIDE.get(part, "step") for part in self.part], dtype=object)
+        side[(self.part == "queue") & self.is_state("running", "runnable")] = "delivery"  # it takes a batch apart
         if self.workers:
             waits = (self.part == "") & (
                 (self.state == "pipe")
@@ -166,6 +180,9 @@ class Seen:
             side[waits] = "data"
             side[(self.part == "") & (self.state == "socket") & (self.detail == "unix")] = "delivery"
             side[(self.state == "pipe") & (self.detail == "pinned")] = "data"
+        side[(self.detail == "loader") & np.isin(self.part.astype(str), ("", "loader"))] = "data"
+        if not self.workers:  # there is no queue to wait for: the thread reads and prepares, or others do it meanwhile
+            side[side == "data"] = "dataset"
         return side
 
     def share(self, threads: Sequence[int], mask: Mask) -> Part:
@@ -463,11 +480,8 @@ def _phase(seen: Seen) -> tuple[Phase, str]:
 
 
 def _reads_libraries(seen: Seen) -> bool:
-    """Whether most rows of the main thread are within imports."""
-    places = [seen.samples.places[number] for number in seen.samples.place[seen.is_main] if number != UNKNOWN_PLACE]
-    return (
-        bool(places) and np.mean([place.function == "<module>" and place.owner == "library" for place in places]) > 0.5
-    )
+    """Whether most of the main thread's rows are within imports."""
+    return bool((seen.part[seen.is_main] == "import").mean() > 0.5)
 
 
 def _verdict(seen: Seen, phase: Phase, note: str) -> AttachVerdict:
@@ -479,8 +493,8 @@ def _verdict(seen: Seen, phase: Phase, note: str) -> AttachVerdict:
     edits = removed_by(seen)
     gains = {cause: pipe.gain(edit) for cause, edit in edits.items()}
     bottleneck, detail, why = _named(seen, pipe, edits, gains)
-    if detail is not None and bottleneck in ("storage", "prep"):
-        cause: Removable = bottleneck
+    if detail is not None and (bottleneck in ("storage", "prep") or detail in OF_STEP):
+        cause: Removable = bottleneck  # type: ignore[assignment]  # neither mixed nor undetermined has a detail
         alone = pipe.gain(_of_detail(seen, edits[cause], detail))
         if (alone.low or 1.0) < WORTH:  # its removal alone may not be worth it: it is not what to name
             detail = None
@@ -501,6 +515,8 @@ def _of_detail(seen: Seen, edit: Edit, detail: str) -> Edit:
         return Edit((seen.side == detail) & ~seen.is_late, none, delivery=detail == "delivery")
     if detail in ("one_worker", "order"):
         return Edit(none, none, evenly=True)
+    if detail in OF_STEP:
+        return Edit(seen.is_main & (seen.part == detail), none)
     states = {"lock": ("lock",), "sleep": ("sleep",), "network": ("socket",)}.get(detail)
     if states is not None:
         return replace(edit, main=edit.main & seen.is_state(*states), workers=edit.workers & seen.is_state(*states))
@@ -530,12 +546,14 @@ def _named(
         is_known = seen.of_main(seen.is_unknown).value < UNKNOWN_MAIN
         least = HALF_LOST if by in ("neighbours", "steal") else OWN_PART
         limits = seen.of_main(pipe.waits).value > 1.0 - 1.0 / WORTH or contention.value > least
-        if by is not None and beyond <= contention.value and is_known and limits:
-            is_clear = contention.value - 1.0 >= CLEARLY * (beyond - 1.0) and beyond < OWN_PART
-            if is_clear and (contention.low or 0.0) >= WORTH:
+        if by is not None and is_known and limits and (contention.low or 0.0) >= WORTH:
+            # One setting undoes these: less work would gain more, and does not replace it.
+            is_set = by in ("affinity", "quota") and contention.value >= OWN_PART
+            if is_set or (contention.value - 1.0 >= CLEARLY * (beyond - 1.0) and beyond < OWN_PART):
                 return "contention", by, ""
-            stage = max(with_it, key=lambda cause: with_it[cause])
-            return "mixed", None, words("attach_mixed", {"one": "contention", "other": stage})
+            if beyond - 1.0 < CLEARLY * (contention.value - 1.0):
+                stage = max(with_it, key=lambda cause: with_it[cause])
+                return "mixed", None, words("attach_mixed", {"one": "contention", "other": stage})
     if gains[best].value >= WORTH:
         low, other = gains[best].low or 0.0, gains[second]
         is_clear = low > (np.inf if other.high is None else other.high) or gains[best].value - 1.0 > CLEARLY * (
@@ -563,16 +581,20 @@ def _of_step(
     share = seen.of_main(step)
     if _wanted_by_threads(seen) > TOO_MANY * pipe.most_cores:
         return "contention", "own_threads", ""
+    if seen.workers and seen.of_main(~step).value + seen.of_workers(seen.is_idle).value < LEAST_SEEN:
+        return "undetermined", None, words("attach_unknown_loader", {})
     if seen.workers and share.value < STEP_PART:
         return "undetermined", None, words("attach_balanced", {})
+    unseen = seen.of_main(step & seen.is_state("other") & (seen.part == "") & ~np.isin(seen.detail, DETAILS))
+    if unseen.value > 0.5 * share.value:
+        return "undetermined", None, words("attach_unseen", {"share": unseen.value})
     runs = seen.of_main(seen.is_state("running", "runnable", "gil") & step)
     known = seen.of_main(step & (seen.part != ""))
-    is_known = seen.has_names and known.value > 0.8 * share.value
-    if not seen.workers and not (is_known and _has_loader(seen)):
-        if runs.value > 0.5 * share.value and not _others_compute(seen):
-            return "undetermined", None, words("attach_one_thread", {"running": runs.value})
-    elif runs.value > 0.5 * share.value and not (is_known or _others_compute(seen)):
-        return "undetermined", None, words("attach_one_thread", {"running": runs.value})
+    is_known = seen.has_names and known.value > 0.8 * share.value and (bool(seen.workers) or _has_loader(seen))
+    on_device = seen.of_main(seen.is_state("gpu") & step).value > 0.5 * share.value
+    is_open = runs.value > 0.5 * share.value or not seen.workers  # nothing says that it is not preparation
+    if is_open and not (is_known or on_device or _others_compute(seen)):
+        return "undetermined", None, words("attach_one_thread", {"busy": share.value})
     return "compute", _detail_of_step(seen), ""
 
 
@@ -590,7 +612,11 @@ def _others_compute(seen: Seen) -> bool:
     """Whether other threads of the main process compute with it, or a GPU is busy: that is no preparation."""
     busy = [gpu.busy_fraction or 0.0 for gpu in seen.job.gpus]
     main = sum(use.ran_s for use in seen.job.uses if use.role == "consumer")
-    others = sum(use.ran_s for use in seen.job.uses if use.role in ("other", "autograd") and use.worker is None)
+    own = [use for use in seen.job.uses if use.worker is None and not LOADER_THREAD.search(use.name)]
+    others = sum(use.ran_s for use in own if use.role == "autograd")
+    team = [use.ran_s for use in own if use.role == "other"]
+    if team and main >= 0.5 * max(team):  # threads of one operation, among them the main one; others may prepare
+        others += sum(team)
     may_be_gil = not seen.has_names and seen.waits_for_threads > GIL_PART
     return max(busy, default=0.0) >= BUSY_GPU or (others > 0.3 * max(main, 1e-9) and not may_be_gil)
 
@@ -648,7 +674,7 @@ def _prep_detail(seen: Seen, pipe: Pipeline) -> CauseDetail | None:
     idle = seen.of_workers(seen.is_idle) if seen.workers else NONE
     if seen.workers and len(seen.by_worker) > 1 and idle.low > 0.25 and waits > 0.25:
         return "order"
-    if part(seen.is_state("lock")) > HELD_BY_LOCK:
+    if seen.workers and part(seen.is_state("lock")) > HELD_BY_LOCK:
         return "lock"
     by_state: dict[CauseDetail, float] = {"sleep": part(seen.is_state("sleep")),
                 "network": part(seen.is_state("socket"))}  # fmt: skip

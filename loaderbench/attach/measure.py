@@ -56,7 +56,8 @@ SCAN_S = 1.0
 SCAN_FRACTION = 0.004
 """Of one processor, that these searches may take."""
 MOST_WORKERS = 8
-"""Workers looked at at once; of more, as many drawn at random."""
+"""Workers looked at at once; of more, as many drawn at random. So many are asked for names: a worker's first names read
+its code, and all run the same."""
 INDEX = "index"
 """Detail of a pipe that leads to the main process: the worker waits for indices."""
 NVIDIA = re.compile(r"/dev/nvidia(\d+)$")
@@ -123,6 +124,8 @@ class Job:
         self._folders: dict[str, FileSystemSeen | None] = {}
         self._connected: dict[int, bool] = {}
         self._names = Names(process.pid, enabled=with_names)
+        self._named: list[int] = []
+        """Workers that are asked for names."""
         self._ended = False
         self._begun_s = time.monotonic()
         self._last_s = self._begun_s
@@ -219,7 +222,10 @@ class Job:
         if len(pids) > MOST_WORKERS:
             scale = len(pids) / MOST_WORKERS
             pids = draw.sample(pids, MOST_WORKERS)
-        named = {self.process.pid, *([draw.choice(pids)] if pids else [])}
+        self._named = [pid for pid in self._named if pid in self._by_process]
+        self._named += pids[: MOST_WORKERS - len(self._named)]
+        may_be_named = [pid for pid in pids if pid in self._named]
+        named = {self.process.pid, *([draw.choice(may_be_named)] if may_be_named else [])}
         for pid in [self.process.pid, *pids]:
             threads = self._by_process.get(pid, [])
             main = next((one for one in threads if one.is_main), None)

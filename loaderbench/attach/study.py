@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loaderbench.attach.facts import AttachFacts, JobFacts
-from loaderbench.attach.find import Process
+from loaderbench.attach.find import Process, hidden, may_see
 from loaderbench.attach.measure import Gpus, Job, Looked, watch_jobs
 from loaderbench.cases.options import Price
+from loaderbench.errors import ConfigError
 from loaderbench.recording.store import Store
 from loaderbench.studies.kept import KeptStudy, Say
 
@@ -46,10 +47,15 @@ class AttachStudy(KeptStudy):
         jobs = []
         refused = []
         for process in self._processes:
+            if not may_see(process.pid):
+                refused.append(hidden(process))
+                continue
             try:
                 jobs.append(Job(process))
             except (OSError, ValueError) as error:
                 refused.append(f"PID {process.pid}: {error}")
+        if not jobs:
+            raise ConfigError("; ".join(refused))
         gpus = Gpus([job.process.pid for job in jobs])
 
         def tell(part: float, _: Looked) -> None:

@@ -34,7 +34,7 @@ Mode = Literal["train", "infer", "unknown"]
 """`unknown`, as of precision: of a script that was only watched."""
 Output = Literal["float32", "uint8"]
 DecodeScale = Literal["auto", "off"]
-Optimizer = Literal["sgd", "adam"]
+Optimizer = Literal["sgd", "adam", "adamw"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "pure-bf16", "pure-fp16", "amp-bf16", "amp-fp16", "unknown"]
 """What each stores and computes in: docs/precision.md, `The modes`."""
 
@@ -185,9 +185,14 @@ class Step:
     overlap: bool = case_option("Copy batches on a separate stream while earlier steps compute", True)
     """Copies to the device run beside the compute of earlier steps, on a stream of their own."""
     optimizer: Optimizer = "sgd"
-    """Of training: SGD with momentum keeps one value for each parameter, Adam two."""
+    """Of training: SGD with momentum keeps one value for each parameter, Adam and AdamW two."""
     channels: int = 3
     """Of the images that the model takes; loaders deliver 3."""
+    inputs: str | None = None
+    """What the model takes, where that is not one square float32 image (cases/inputs.py); None: `channels` and
+    `input_size` say it."""
+    loss: str | None = None
+    """`package.module:function` of the user's own loss; None: workloads/objective.py chooses one."""
     all_reduce_bytes: int | None = case_option(
         "Under torchrun: also measure steps that end with an all-reduce of this size: 100M",
         None, kind=Size, name="all_reduce", metavar="SIZE",

@@ -16,6 +16,7 @@ from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_origin
 
+from loaderbench.cases.inputs import Shapes
 from loaderbench.errors import ConfigError
 from loaderbench.plain import type_hints
 from loaderbench.printable import short
@@ -237,7 +238,7 @@ def _items(given: object) -> Iterable[Any]:
     return [given]
 
 
-PARSED: tuple[Any, ...] = (Words, Numbers, Ratios, Side, Size, Memory, Rate, Time, Price, Pairs)
+PARSED: tuple[Any, ...] = (Words, Numbers, Ratios, Side, Size, Memory, Rate, Time, Price, Pairs, Shapes)
 """Types that read texts themselves."""
 
 
@@ -359,15 +360,26 @@ def group(kind: type[G], given: Mapping[str, object]) -> G:
 # -- options of one command -----------------------------------------------------------------------------------
 
 
+SHAPE_HELP = (
+    "Shape of a sample: 3,224,224, or 512 for tokens; several inputs: 3,64,64+16, or a=3,64,64+b=16 for keywords  "
+    "[default: {}]"
+)
+DTYPE_HELP = "{dtypes}; one, or one for each input  [default: float32]"
+LOSS_HELP = "Your own loss, package.module:function, called with outputs and targets  [default: by the outputs' shape]"
+OPTIMIZER_HELP = "sgd (with momentum), adam or adamw; in training"
+
+
 @dataclass(frozen=True)
 class ModelOptions:
     """What the commands under `loaderbench model` share."""
 
     mode: str = option("train or infer", "train")
     input_size: int | None = option("Side of the square input of the model  [default: 224; lenet 28]")
-    input_shape: Numbers | None = option("Shape of a sample: 3,224,224, or 1,28,28  [default: 3 channels; lenet 1]")
+    input_shape: Shapes | None = option(SHAPE_HELP.format("3 channels; lenet 1"))
+    input_dtype: Words | None = option(DTYPE_HELP)
+    loss: str | None = option(LOSS_HELP)
     precision: str | None = option("{precisions}  [default: amp-bf16; fp32 on the CPU]")
-    optimizer: str = option("sgd (with momentum) or adam; in training", "sgd")
+    optimizer: str = option(OPTIMIZER_HELP, "sgd")
     device: str = option("auto (cuda, else cpu), {devices}", "auto")
     seed: int = option("Seed for weights and batches", 0)
 
@@ -376,12 +388,16 @@ class ModelOptions:
 class PrecisionOptions:
     """What `loaderbench precision` is asked; None: the device's default."""
 
-    model: str = option("A torchvision classification model", "resnet50")
+    model: str = option("{models}", "resnet50")
     mode: str = option("train or infer", "train")
     precisions: Words | None = option("Precisions, comma separated; fp32 always runs  [default: all]")
     steps: int | None = option("Steps to time, and the same number to compare with fp32  [default: 100; 30 on the CPU]")
     batch_size: int | None = option("Samples per step  [default: 64; 8 on the CPU]")
     input_size: int | None = option("Side of the images  [default: 224; 64 on the CPU]")
+    input_shape: Shapes | None = option(SHAPE_HELP.format("side of square images"))
+    input_dtype: Words | None = option(DTYPE_HELP)
+    loss: str | None = option(LOSS_HELP)
+    optimizer: str = option(OPTIMIZER_HELP, "sgd")
     loss_scale: str | None = option(
         "Loss scale for training in fp16: dynamic, or a whole number  [default: 128; amp-fp16: dynamic]"
     )

@@ -15,6 +15,7 @@ import typer
 
 from loaderbench import __version__
 from loaderbench.commands import (
+    agents,
     analyze,
     dataset,
     demo,
@@ -85,6 +86,7 @@ def commands() -> dict[str, Callable[..., object]]:
         "rm": remove.remove,
         "install": install.install,
         "doctor": doctor.doctor,
+        "agents": agents.agents,
     }
 
 
@@ -94,8 +96,8 @@ GROUPS = {"model": model.app, "dataset": dataset.app}
 """First word of commands of two words → what they belong to."""
 
 
-PREDICTING = ("forecast", "whatif")
-"""Studies of stored runs: they measure nothing, or only where they are asked to."""
+LIGHT_STUDIES = ("forecast", "whatif", "attach", "compare")
+"""Studies that need no PyTorch, or only if they are asked to measure: they then say so themselves."""
 
 
 def kind_of(words: str) -> type[Command]:
@@ -103,7 +105,7 @@ def kind_of(words: str) -> type[Command]:
     if words == "watch":
         return watch.OfAScript
     studies = {kind.command[0] for kind in KINDS.values() if kind.command is not None}
-    return MeasuringCommand if words in {"run", "demo", *studies} - {*PREDICTING} else Command
+    return MeasuringCommand if words in {"run", "demo", *studies} - {*LIGHT_STUDIES} else Command
 
 
 def add_commands() -> None:

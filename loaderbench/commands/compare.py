@@ -12,6 +12,7 @@ from loaderbench.cases.study import LEFT_OUT, StudyOptions
 from loaderbench.commands.options import Changed, DryRun, OutputOptions, with_options
 from loaderbench.commands.terminal import check_json_target, echo, end, progress, say, show_plan, view_of, write_json
 from loaderbench.errors import ConfigError, LoaderbenchError
+from loaderbench.lacking import require_run
 
 if TYPE_CHECKING:
     from loaderbench.recording.record import RunRecord
@@ -72,6 +73,7 @@ def compare(
 
 def _data_sets(targets: list[str], options: StudyOptions, rounds: int, output: OutputOptions, *, dry_run: bool) -> None:
     """Check that both hold the same files, measure them in turn, show, store."""
+    require_run("loaderbench compare")
     from loaderbench.studies.compare_plan import ONE_OF_EACH, parse_targets, plan_data_sets, title
 
     options.require_single("compare", *ONE_OF_EACH)
@@ -169,7 +171,7 @@ def _show(
         from loaderbench.reporting.console import make_console
         from loaderbench.reporting.studies import print_findings
 
-        print_findings(facts, comparison, make_console(stderr=output.on_stderr))
+        print_findings(facts, comparison, make_console(stderr=output.on_stderr), study_id=study_id)
         if study_id is not None:
             echo("", err=output.on_stderr)
             echo(f"kept as {study_id} in {output.results}", err=output.on_stderr)

@@ -74,7 +74,7 @@ def print_study(stored: StudyRecord, output: OutputOptions, *, whole: bool = Fal
 
     if not output.quiet:
         console = make_console(stderr=output.on_stderr or on_stderr)
-        print_findings(stored.facts, stored.findings, console, whole=whole)
+        print_findings(stored.facts, stored.findings, console, whole=whole, study_id=stored.study_id)
 
 
 def write_study(stored: StudyRecord, output: OutputOptions) -> None:

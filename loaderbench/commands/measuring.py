@@ -167,7 +167,7 @@ def _show(
         except LoaderbenchError as error:  # what was measured is shown first
             unstored = error
     if not output.quiet:
-        _print(study, records, output, single=single)
+        _print(study, records, output, stored, single=single)
     if output.json_out is not None:
         try:
             write_json(records[0] if single else _as_json(study, stored, records), output.json_out)
@@ -177,7 +177,9 @@ def _show(
     return unstored
 
 
-def _print(study: SweepStudy, records: list[RunRecord], output: OutputOptions, *, single: bool) -> None:
+def _print(
+    study: SweepStudy, records: list[RunRecord], output: OutputOptions, stored: StudyRecord | None, *, single: bool
+) -> None:
     from loaderbench.reporting.console import make_console
     from loaderbench.reporting.studies import print_findings
     from loaderbench.reporting.terminal import print_run
@@ -186,7 +188,8 @@ def _print(study: SweepStudy, records: list[RunRecord], output: OutputOptions, *
     if single:
         print_run(records[0], console)
     else:
-        print_findings(study.facts, study.findings(), console, records)
+        study_id = None if stored is None else stored.study_id
+        print_findings(study.facts, study.findings(), console, records, study_id=study_id)
 
 
 def _as_json(study: SweepStudy, stored: StudyRecord | None, records: list[RunRecord]) -> dict[str, object]:

@@ -16,6 +16,7 @@ import typer
 from loaderbench import plugins
 from loaderbench.cases import options
 from loaderbench.cases.case import OPTIONS, PRECISIONS
+from loaderbench.cases.inputs import DTYPE_BYTES
 from loaderbench.cases.options import PARSED, Option, Pairs, base_type, option, options_of
 from loaderbench.cases.study import StudyOptions, read_options
 
@@ -148,6 +149,7 @@ def _words() -> Mapping[str, str]:
         "default_output": f"float32; {', '.join(other)}: uint8",
         "precisions": ", ".join(PRECISIONS),
         "devices": ", ".join(_form(name) for name in plugins.DEVICES.names()),
+        "dtypes": ", ".join(DTYPE_BYTES),
         "models": "A torchvision classification model, or package.module:factory for your own",
     }
 

@@ -74,6 +74,6 @@ def _show_study(
     elif caveats and runs:
         print_caveats_of(runs)
     else:
-        print_findings(study.facts, findings, make_console(), runs, whole=whole or caveats)
+        print_findings(study.facts, findings, make_console(), runs, whole=whole or caveats, study_id=study.study_id)
         if whole and runs:
             print_caveats_of(runs)

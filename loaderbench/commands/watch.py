@@ -25,6 +25,17 @@ if TYPE_CHECKING:
 
 PRICE_HELP = options_of(PriceOptions)[0].help
 PROBES = ("none", "burst", "delay", "shadow")
+Every = Annotated[
+    float,
+    typer.Option(
+        metavar="SECONDS",
+        help="Save progress every SECONDS, first within 30 s, so that a killed script leaves a record; 0: never",
+    ),
+]
+LogTo = Annotated[
+    str | None,
+    typer.Option(metavar="NAMES", help="Experiment trackers to log to, comma separated: wandb, mlflow, tensorboard"),
+]
 
 
 class OfAScript(Command):
@@ -75,17 +86,12 @@ def watch(
             "process reads some samples twice)"
         ),
     ] = "burst",
-    every: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            help="Save progress every SECONDS, first within 30 s, so that a killed script leaves a record; 0: never",
-        ),
-    ] = EVERY_S,
+    every: Every = EVERY_S,
     apply: Annotated[
         bool,
         typer.Option("--apply", help="Apply the advised loader arguments from the next epoch on, and measure the gain"),
     ] = False,
+    log_to: LogTo = None,
     price: Annotated[str | None, typer.Option(metavar="PRICE", help=PRICE_HELP)] = None,
     results: Annotated[str, typer.Option(help="Folder of stored runs")] = RESULTS,
     json_out: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the record to FILE")] = None,
@@ -104,18 +110,22 @@ def watch(
     from loaderbench.reporting.live import WatchLine
     from loaderbench.studies.watch import ScriptWatch
     from loaderbench.studies.watch_writing import Judging, check_every
+    from loaderbench.trackers.tracker import names_of
 
     check_every(every)
+    trackers = names_of(log_to)
     alone = {"--apply": apply, "--probes delay": "delay" in probes, "--price": at_price is not None}
     rank = _rank(json_out, [name for name, is_given in alone.items() if is_given])
     target = json_out and str(Path(json_out).absolute())  # the script may go to another folder
     store = Store(results)
     store.check_writable()
-    line = WatchLine(Judging(script, None if rank is None else rank.beside))
+    judging = Judging(script, None if rank is None else rank.beside)
+    line = WatchLine(judging)
     script_watch = ScriptWatch(
         script, arguments, store, as_module=as_module, probes=probes,
         tell=line.show if sys.stderr.isatty() and (rank is None or rank.speaks) else None, every_s=every or None,
-        apply=apply, rank=rank, ended=lambda: _print(script_watch, line, target, at_price),
+        apply=apply, rank=rank, ended=lambda: _print(script_watch, line, target, at_price), judging=judging,
+        log_to=trackers,
     )  # fmt: skip
     return Script(script_watch)
 

@@ -22,7 +22,7 @@ from loaderbench.devices.profiler import ClockMap, TorchProfile
 from loaderbench.devices.select import lacks
 from loaderbench.devices.tracing import Recorder, Work, num_while_issuing, with_steps
 from loaderbench.findings.table import words
-from loaderbench.machine import cpu_model
+from loaderbench.machine import cpu_model, has_bf16_instructions
 from loaderbench.recording.facts import KERNEL, ROW, STEP, DeviceFacts, MemoryFacts, Segment, Table, TraceWitness
 
 USER_SCOPE = 7
@@ -149,7 +149,11 @@ class CpuDevice:
 
     def describe(self) -> DeviceFacts:
         return DeviceFacts(
-            "cpu", self.name, copies=False, on_host_cpus=True, details={"num_threads": torch.get_num_threads()}
+            "cpu",
+            self.name,
+            copies=False,
+            on_host_cpus=True,
+            details={"num_threads": torch.get_num_threads(), "bf16_instructions": has_bf16_instructions()},
         )
 
     def close(self) -> None:

@@ -80,12 +80,16 @@ ATTACH = (
     Row("attach_balanced", "no single cause is worth its removal: the loader and the step take about as long"),
     Row("attach_threads", "threads of the main process want {wanted:.1f} processors of {cpus:.2g}",
         examples=({"wanted": 9.6, "cpus": 2.0},)),
+    Row("attach_unseen", "the main thread waits for {share:%} of the time, and the kernel does not say for what",
+        examples=({"share": 0.95},)),
     Row(
         "attach_one_thread",
-        "the main thread runs for {running:%} of the time: its step, or preparation in the main process (a sampler, "
+        "the main thread is busy for {busy:%} of the time: its step, or preparation in the main process (a sampler, "
         "collate); the names of its functions would show which",
-        examples=({"running": 0.93},),
+        examples=({"busy": 0.93},),
     ),
+    Row("attach_unknown_loader", "the main thread does not wait for its workers, and they do not wait for it: they are "
+        "not those of a loader that I know"),
     Row(
         "attach_stuck",
         ("the main thread has not run for {seconds:duration}: it waits in state {state} ({of})",

@@ -42,6 +42,12 @@ SPLIT_MISSING = (
     Row("greedy_has_no_start", "the whole batch fits on no device alone, and the greedy search begins there"),
     Row("no_split_fits", "no split fits"),
     Row("fastest_alone_wins", "by the table no split ends before the fastest device alone: it was run"),
+    Row(
+        "turns_left_out",
+        "not decided: {num} of {of} turns were left out, since a member began late; measure again when the machine is "
+        "idle",
+        examples=({"num": 34, "of": 88},),
+    ),
     Row("few_turns", "fewer than 6 turns have no interval: the outcome is undecided"),
     Row(
         "study_ended_before",

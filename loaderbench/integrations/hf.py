@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from loaderbench import lacking
@@ -16,11 +17,12 @@ except ImportError as error:
     raise lacking.package("transformers", error, "pip install transformers") from error
 
 
-class Watch(TrainerCallback):  # type: ignore[misc]
+class Watch(TrainerCallback):  # type: ignore[misc, unused-ignore]  # untyped where transformers is not installed
     """Watches a Trainer from the beginning to the end of `train()`. Evaluation is counted separately."""
 
-    def __init__(self, results: str | os.PathLike[str] = RESULTS) -> None:
-        self._watch, self._phase = TrainerWatch(results), "train"
+    def __init__(self, results: str | os.PathLike[str] = RESULTS, log_to: str | Sequence[str] | None = None) -> None:
+        """`log_to`: experiment trackers, as `loaderbench.watch` takes them, and with its errors."""
+        self._watch, self._phase = TrainerWatch(results, log_to), "train"
         self.record: RunRecord | None = None
         """The record of the last `train()`; None under `loaderbench watch`, which stores it when the script ends."""
 

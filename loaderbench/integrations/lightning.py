@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from loaderbench.cases.options import RESULTS
@@ -32,8 +33,9 @@ def _callback() -> Any:
 class Watch(_callback()):  # type: ignore[misc]
     """Watches a Trainer from the beginning to the end of `fit()`. Validation is counted separately."""
 
-    def __init__(self, results: str | os.PathLike[str] = RESULTS) -> None:
-        self._watch = TrainerWatch(results)
+    def __init__(self, results: str | os.PathLike[str] = RESULTS, log_to: str | Sequence[str] | None = None) -> None:
+        """`log_to`: experiment trackers, as `loaderbench.watch` takes them, and with its errors."""
+        self._watch = TrainerWatch(results, log_to)
         self.record: RunRecord | None = None
         """The record of the last `fit()`; None under `loaderbench watch`, which stores it when the script ends."""
 

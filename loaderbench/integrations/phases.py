@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from loaderbench.cases.options import RESULTS
 from loaderbench.recording.record import RunRecord
-from loaderbench.studies.watch import OwnWatch, current
+from loaderbench.studies.watch import OwnWatch, current, log_too
+from loaderbench.trackers.tracker import names_of
 from loaderbench.watching.watcher import Watcher
 
 
 class TrainerWatch:
     """Connects a trainer's callback to the active watch, or starts one, and reports what the trainer does."""
 
-    def __init__(self, results: str | os.PathLike[str] = RESULTS) -> None:
-        self._results = results
+    def __init__(self, results: str | os.PathLike[str] = RESULTS, log_to: str | Sequence[str] | None = None) -> None:
+        """`log_to`: experiment trackers, as `loaderbench.watch` takes them.
+
+        Raises:
+            ConfigError: there is no such tracker.
+            MissingExtra: its library is not installed.
+        """
+        self._results, self._trackers = results, names_of(log_to)
         self._own: OwnWatch | None = None
         self._watcher: Watcher | None = None
 
@@ -30,6 +37,7 @@ class TrainerWatch:
             self._own = OwnWatch.begin(self._results)
             self._watcher = self._own.watcher
         self._watcher.phase, self._watcher.optimizer_steps = phase, 0
+        log_too(self._trackers)
 
     def stepped(self, num: int | None = None) -> None:
         """Count one optimizer step; `num`: set the total instead."""

@@ -136,7 +136,7 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
 
     def _end(self, output: Any) -> OffloadStatistics:
         self._in_step = False
-        for stored in self._known([*self._inputs[:1], *tree_leaves(output)[:1]]):
+        for stored in self._known([*self._inputs[:1], *tree_leaves(output)]):
             try:
                 self._use(stored)
             finally:

@@ -387,8 +387,8 @@ class _Fit:
         made = np.maximum.accumulate(ready) if self.workers else ready
         late = _late_s(one)
         nothing = np.zeros(len(late))
-        if not self.workers:
-            return nothing, late, nothing
+        if not self.workers:  # what next() takes before and behind the making
+            return nothing, _s(((returned - called) - (ready - start)).clip(0)), nothing
         rested = np.concatenate([[False], made[1:] < called[:-1]])  # it lay there for a whole step
         rested[: max(1, one.num_warmup)] = False
         rested &= not self.script

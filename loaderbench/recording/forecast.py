@@ -8,6 +8,7 @@ from typing import Literal
 
 from loaderbench.cases.case import Case, Change
 from loaderbench.recording.facts import Environment, Failure, StorageKind
+from loaderbench.recording.others import OtherPrograms, TimedFacts
 from loaderbench.recording.record import Bottleneck, Estimate, Range
 
 EpochState = Literal["cold", "warm"]
@@ -105,6 +106,10 @@ class SourceFacts:
     image_bytes: float | None = None
     """Mean size of an image's file; None where that is unknown, and without files."""
     storage_kind: StorageKind | None = None
+    data_set: str | None = None
+    """From which a profile of layers took its batches; None: it had one in memory, or it is a run."""
+    others: OtherPrograms | None = None
+    """Who else used the processors meanwhile."""
 
     @property
     def one_state(self) -> bool:
@@ -189,7 +194,7 @@ class CheckFacts:
 
 
 @dataclass(frozen=True)
-class ForecastFacts:
+class ForecastFacts(TimedFacts):
     asked: Asked
     source: SourceFacts
     environment: Environment

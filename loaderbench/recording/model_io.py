@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.cases.case import Precision
 from loaderbench.recording.facts import DeviceFacts, Environment, Failure
+from loaderbench.recording.others import TimedFacts
 from loaderbench.recording.record import Estimate
 
 # -- facts -----------------------------------------------------------------------------------------------
@@ -36,14 +37,16 @@ class CopiesFacts:
 
 
 @dataclass(frozen=True)
-class IoFacts:
+class IoFacts(TimedFacts):
     """What was asked and measured."""
 
     model: str
     precision: Precision
     device_name: str
-    input_size: int
+    input_size: int | None
     channels: int
+    inputs: str | None = field(default=None, kw_only=True)
+    """What the model takes, where that is not one square image (cases/inputs.py)."""
     seed: int
     environment: Environment
     device: DeviceFacts | None = None
@@ -85,8 +88,10 @@ class ModelIo:
     model: str
     precision: Precision
     device_name: str
-    input_size: int
+    input_size: int | None
     channels: int
+    inputs: str | None = field(default=None, kw_only=True)
+    """What the model takes, where that is not one square image (cases/inputs.py)."""
     same_memory: bool
     """The device computes in the host's memory: a copy there is one within the same RAM."""
     known: KnownLink | None

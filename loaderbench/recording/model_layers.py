@@ -12,14 +12,26 @@ from numpy.typing import NDArray
 from loaderbench.cases.case import Case, Step
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import DeviceFacts, Environment, Failure, Status, WorkloadFacts
+from loaderbench.recording.others import TimedFacts
 from loaderbench.recording.record import Estimate
 
 Part = Literal["load", "copy_inputs", "copy_targets", "zero_grad", "forward", "backward", "update", "monitor"]
 """The parts of an iteration, in their order."""
 PARTS: tuple[Part, ...] = get_args(Part)
 LayerPhase = Literal[
-    "load", "copy_inputs", "copy_targets", "set_up", "forward", "zero_grad", "backward", "update", "monitor", "rest"
+    "load",
+    "copy_inputs",
+    "copy_targets",
+    "set_up",
+    "forward",
+    "zero_grad",
+    "backward",
+    "recompute",
+    "update",
+    "monitor",
+    "rest",
 ]
+"""`recompute`: a call that the backward pass makes again, for what checkpointing did not keep."""
 
 # -- facts -----------------------------------------------------------------------------------------------
 
@@ -46,6 +58,8 @@ class CallFacts:
     """None in inference."""
     reshapes: bool
     """It only arranges values anew."""
+    recomputed_flops: int | None = None
+    """Of the same call made again by the backward pass, for what checkpointing did not keep; None: it is not."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +87,9 @@ class LayerTimes:
     held_s: NDArray[np.float64] | None = None
     """[rounds, steps]: an iteration without the stopwatch on the device's clock, which began once all was issued, as
     those with it did. None where the host is the device, with a loader, and in records of before."""
+    recomputed_s: NDArray[np.float64] | None = None
+    """[rounds, steps, calls]: the call made again by the backward pass; not in `backward_s`. NaN where it is not; None
+    where none is."""
     zero_s: float | None = None
     """What lies between two events with nothing between them: taken off each call's time. None as `held_s`."""
 
@@ -93,7 +110,7 @@ class AloneTimes:
 
 
 @dataclass(frozen=True)
-class LayersFacts:
+class LayersFacts(TimedFacts):
     step: Step
     seed: int
     environment: Environment
@@ -160,7 +177,8 @@ class LayersResult:
     optimizer: str | None
     """Its name as PyTorch has it; None in inference."""
     batch_size: int
-    input_shape: tuple[int, int, int]
+    input_shape: tuple[int, ...]
+    """Of the first input, without the batch."""
     device_name: str
     data_set: str | None
     environment: Environment

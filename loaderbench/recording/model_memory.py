@@ -74,6 +74,8 @@ class OfModel:
     """None in inference."""
     input_size: int | None
     channels: int
+    inputs: str | None = field(default=None, kw_only=True)
+    """What the model takes, where that is not one square image (cases/inputs.py)."""
     device_name: str
 
 

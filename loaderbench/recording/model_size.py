@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from loaderbench.cases.case import Mode, Optimizer, Precision
 from loaderbench.findings.table import words
 from loaderbench.recording.facts import DeviceFacts, Environment, Failure, MemoryFacts, Status, WorkloadFacts
+from loaderbench.recording.others import TimedFacts
 from loaderbench.recording.record import Estimate
 
 StoppedBy = Literal["list", "max_batch", "memory", "no_gain", "latency", "duration", "known", "failed", "interrupted"]
@@ -85,7 +86,7 @@ class FeedFacts:
 
 
 @dataclass(frozen=True)
-class SizeFacts:
+class SizeFacts(TimedFacts):
     """What was asked and measured."""
 
     model: str
@@ -94,8 +95,10 @@ class SizeFacts:
     optimizer: Optimizer
     device_name: str
     """The device that was asked for; `device` has the facts."""
-    input_size: int
+    input_size: int | None
     channels: int
+    inputs: str | None = field(default=None, kw_only=True)
+    """What the model takes, where that is not one square image (cases/inputs.py)."""
     seed: int
     target_per_s: float | None
     latency_s: float | None
@@ -206,8 +209,10 @@ class Sizing:
     optimizer: Optimizer
     device: DeviceFacts | None
     device_name: str
-    input_size: int
+    input_size: int | None
     channels: int
+    inputs: str | None = field(default=None, kw_only=True)
+    """What the model takes, where that is not one square image (cases/inputs.py)."""
     target_per_s: float | None
     latency_s: float | None
     percentile: float
@@ -231,3 +236,5 @@ class Sizing:
     mean_file_bytes: float | None
     mean_file_source: FileSource | None
     environment: Environment
+    is_decided: bool | None = None
+    """Whether the interval of `devices_needed` is narrow enough for an answer; None without a target."""

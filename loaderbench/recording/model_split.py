@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from loaderbench.cases.case import Precision
 from loaderbench.recording.facts import DeviceFacts, Environment, Failure
+from loaderbench.recording.others import TimedFacts
 from loaderbench.recording.record import Estimate
 from loaderbench.recording.split_times import Split, SplitTime
 
@@ -120,13 +121,15 @@ class DroppedMember:
 
 
 @dataclass(frozen=True)
-class SplitFacts:
+class SplitFacts(TimedFacts):
     """What was asked and found."""
 
     model: str
     precision: Precision
-    input_size: int
+    input_size: int | None
     channels: int
+    inputs: str | None = field(default=None, kw_only=True)
+    """What the model takes, where that is not one square image (cases/inputs.py)."""
     batch_size: int
     seed: int
     environment: Environment
@@ -198,8 +201,10 @@ class ModelSplit:
 
     model: str
     precision: Precision
-    input_size: int
+    input_size: int | None
     channels: int
+    inputs: str | None = field(default=None, kw_only=True)
+    """What the model takes, where that is not one square image (cases/inputs.py)."""
     batch_size: int
     members: tuple[SplitMember, ...]
     """Those that could hold the model; of batch 0 those that have no part."""

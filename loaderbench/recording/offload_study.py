@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from loaderbench.cases.case import Step
 from loaderbench.recording.facts import DeviceFacts, Environment, Failure
 from loaderbench.recording.model_memory import OfModel
+from loaderbench.recording.others import TimedFacts
 from loaderbench.recording.record import Estimate
 
 OffloadOutcome = Literal["fits", "out_of_memory", "no_host_memory", "failed", "not_tried"]
@@ -110,7 +111,7 @@ class SettingFacts:
 
 
 @dataclass(frozen=True)
-class OffloadFacts:
+class OffloadFacts(TimedFacts):
     """What was asked and found."""
 
     step: Step
@@ -227,4 +228,6 @@ class ModelOffload(OfModel):
     num_rounds: int
     unhooked: tuple[str, ...]
     interrupted: bool
+    as_fast: tuple[OffloadRow, ...] = ()
+    """Settings that may be faster than the best, by the intervals: then which is the best is not decided."""
     not_compared: str | None = None

@@ -7,7 +7,7 @@
                   worker.log     what the measuring process printed
                   facts.json     the run: all that was measured …
                   arrays.npz     … and its tables
-                  run.json       the record (run.schema.json), written last
+                  run.json       the record (docs/run.schema.json), written last
     ROOT/<study_id>/study.json   facts and findings of several runs, stored beside it
                     arrays.npz   tables of the facts, where there are any
                     runs/        a store of the runs that only this study needs
@@ -73,8 +73,6 @@ LOG_FILE = "worker.log"
 RECORD_FILE = "run.json"
 STUDY_FILE = "study.json"
 RUNS_FOLDER = "runs"
-SCHEMA_FILE = Path(__file__).with_name("run.schema.json")
-"""The record's JSON Schema (draft 2020-12), made by recording/schema.py."""
 
 STUDY_SLUGS: Mapping[str, str] = {"sweep": "study"}
 """Kind of study → the word in the study's name, where it differs."""

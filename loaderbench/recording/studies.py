@@ -25,6 +25,7 @@ from loaderbench.recording.facts import (
     Status,
     WorkloadFacts,
 )
+from loaderbench.recording.others import TimedFacts
 from loaderbench.recording.record import (
     Bottleneck,
     Bound,
@@ -566,7 +567,7 @@ class ModeFacts:
 
 
 @dataclass(frozen=True)
-class PrecisionFacts:
+class PrecisionFacts(TimedFacts):
     model: str
     mode: str
     device_name: str
@@ -576,6 +577,8 @@ class PrecisionFacts:
     input_size: int | None
     seed: int
     environment: Environment
+    inputs: str | None = field(default=None, kw_only=True)
+    """What the model takes, where that is not one square image (cases/inputs.py)."""
     device: DeviceFacts | None = None
     modes: tuple[ModeFacts, ...] = ()
     repeat: NumberFacts | None = None
@@ -650,6 +653,8 @@ class PrecisionResult:
     input_size: int | None
     seed: int
     environment: Environment
+    inputs: str | None = field(default=None, kw_only=True)
+    """What the model takes, where that is not one square image (cases/inputs.py)."""
     memory_of: Literal["rss_growth_bytes", "allocated_bytes"]
     modes: tuple[ModeFigures, ...]
     caveats: tuple[Caveat, ...]

@@ -7,7 +7,6 @@ Figures pass. A text passes where it is loaderbench's own (own_texts.py) or a na
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -18,7 +17,7 @@ import numpy as np
 
 from loaderbench.analysis.forecast import setting_of
 from loaderbench.cases.case import Subject
-from loaderbench.devices.profile import SHIPPED, load
+from loaderbench.devices.profile import named, shipped_names
 from loaderbench.plugins import DECODERS, DEVICES, LOADERS
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.forecast import Forecast, ForecastFacts
@@ -206,7 +205,7 @@ def device(anonymous: Anonymous, text: str) -> str:
     kind, _, detail = text.partition(":")
     if kind not in DEVICES.built_in:
         return anonymous.numbered("device", text)
-    known = not detail or detail.isdigit() or _profile_of(detail) in _profiles()
+    known = not detail or detail.isdigit() or _profile_of(detail) in shipped_names()
     return text if known else f"{kind}:{anonymous.numbered('profile', detail)}"
 
 
@@ -223,17 +222,11 @@ def device_name(anonymous: Anonymous, text: str) -> str:
 
 def _profile_of(detail: str) -> str:
     """The profile's name of `h200-resnet50-train-fp32x0.5`."""
-    return re.sub(r"x\d+(?:\.\d+)?$", "", detail) if detail not in _profiles() else detail
+    return re.sub(r"x\d+(?:\.\d+)?$", "", detail) if detail not in shipped_names() else detail
 
 
-@functools.cache
-def _profiles() -> Collection[str]:
-    return {path.stem for path in SHIPPED.glob("*.toml")}
-
-
-@functools.cache
 def _device_of(profile: str) -> str | None:
-    return load(SHIPPED / f"{profile}.toml").device_name if profile in _profiles() else None
+    return named(profile).device_name if profile in shipped_names() else None
 
 
 def memory_source(anonymous: Anonymous, text: str) -> str:
@@ -270,6 +263,11 @@ _version = either("version", VERSION.fullmatch)
 _option = either("value", lambda text: FIGURE.fullmatch(text) or is_own(text))
 _variable = either("value", lambda text: VALUES.fullmatch(text) or text in public_names.ENVIRONMENT)
 
+INPUTS = re.compile(
+    r"(\d+(,\d+)*|scalar)(:\w+)?(\+(\d+(,\d+)*|scalar)(:\w+)?)*|\d+(×\d+)*( \w+\d+)?( and \d+(×\d+)*( \w+\d+)?)*"
+)
+"""A model's inputs without names."""
+LOSSES = {"own", "returned by the model", "cross-entropy", "binary cross-entropy", "mean of squares"}
 KEYED = {"Caveat.details", "Reason.details", "Advice.details"}
 """Mappings in which each text is what its name says."""
 RULES: Mapping[str, Rule] = {
@@ -280,6 +278,7 @@ RULES: Mapping[str, Rule] = {
     "runs": Anonymous.run_id, "own_runs": Anonymous.run_id, "run_ids": Anonymous.run_id,
     "null_loader_run": Anonymous.run_id,
     "WhatifAsked.storage": asked_storage,
+    "inputs": either("inputs", INPUTS.fullmatch), "loss": either("loss", one_of(LOSSES)),
     # plug-ins and their options
     "loader": _loader, "decoder": _decoder, "device": device, "beside": device,
     "loader_options": _option, "decoder_options": _option,

@@ -110,22 +110,38 @@ def print_bullets(console: Console, title: str, items: Sequence[str]) -> None:
 def print_result(result: Result, console: Console | None = None, *, whole: bool = False) -> None:
     """Print the answer, the tables and the remarks. Not `whole`: of long tables the rows that matter most."""
     console = console or make_console()
-    if result.settings:
-        console.print(styled(" · ".join(result.settings), "bold"))
-    for number, line in enumerate(result.answer):
-        console.print(styled(line, f"bold {result.style}" if result.style and not number else ""))
-    alike = Counter(tuple(column.name for column in table.columns) for table in result.tables)
+    print_head(result, console)
     for table in result.tables:
         if whole or table.brief is None or table.brief:
-            console.print()
-            if alike[tuple(column.name for column in table.columns)] > 1:
-                console.print(styled(table.title, "bold"))
-            print_table_of(table, console, whole=whole)
+            print_one_of(result, table, console, whole=whole)
     for heading, lines in result.remarks:
         print_bullets(console, heading, lines)
     for heading, text in result.code:
-        console.print(styled(f"\n{heading}\n", "bold"))
-        console.print(styled(text), soft_wrap=True)
+        print_code(console, heading, text)
+
+
+def print_head(result: Result, console: Console, *, one_line: bool = False) -> None:
+    """Print the settings and the answer. `one_line`: the settings are cut where the line ends."""
+    if result.settings:
+        settings = styled(" · ".join(result.settings), "bold")
+        console.print(settings, no_wrap=one_line, overflow="ellipsis" if one_line else None)
+    for number, line in enumerate(result.answer):
+        console.print(styled(line, f"bold {result.style}" if result.style and not number else ""))
+
+
+def print_one_of(result: Result, table: Table, console: Console, *, whole: bool = False) -> None:
+    """Print a table of the result after an empty line, under its title if another table has the same columns."""
+    alike = Counter(tuple(column.name for column in one.columns) for one in result.tables)
+    console.print()
+    if alike[tuple(column.name for column in table.columns)] > 1:
+        console.print(styled(table.title, "bold"))
+    print_table_of(table, console, whole=whole)
+
+
+def print_code(console: Console, heading: str, text: str) -> None:
+    """Print what is to be copied: lines are not wrapped."""
+    console.print(styled(f"\n{heading}\n", "bold"))
+    console.print(styled(text), soft_wrap=True)
 
 
 def print_table_of(table: Table, console: Console, *, whole: bool = True) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, get_args
 
 from loaderbench.analysis.statistics import SCALES, UNBOUNDED
 from loaderbench.cases.case import Case
+from loaderbench.cases.inputs import words_of
 from loaderbench.findings.figures import is_wide
 from loaderbench.findings.row import Severity
 from loaderbench.printable import clean as clean
@@ -32,12 +33,14 @@ T = TypeVar("T")
 
 
 class OfImages(Protocol):
-    """What takes square images."""
+    """What takes square images, or other inputs."""
 
     @property
     def channels(self) -> int: ...
     @property
     def input_size(self) -> int | None: ...
+    @property
+    def inputs(self) -> str | None: ...
 
 
 class OfCase(Protocol):
@@ -295,6 +298,8 @@ def of_model(found: OfModel) -> list[str]:
 
 def image_shape(of: OfImages) -> str:
     """3×224×224"""
+    if of.inputs is not None:
+        return words_of(of.inputs)
     return f"{of.channels}×{of.input_size}×{of.input_size}"
 
 

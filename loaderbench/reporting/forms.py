@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from html import escape
 
 from loaderbench.recording.record import Estimate, Range
 from loaderbench.reporting.console import make_console, print_result
 from loaderbench.reporting.csv import Value, csv_rows
 from loaderbench.reporting.markdown import section
-from loaderbench.reporting.result import SCALES, Cell, Column, Result, Table
+from loaderbench.reporting.piece import html
+from loaderbench.reporting.result import SCALES, Cell, Result, Table
 
 
 def markdown(result: Result) -> str:
@@ -50,43 +50,9 @@ def _values(cell: Cell, scale: float) -> list[Value]:
     return [value if value is None or isinstance(value, str) else value * scale for value in values]
 
 
-def html(result: Result) -> str:
-    """A piece of a page, with its figures: what a notebook shows."""
-    from loaderbench.reporting.figures import COLOURS, svg
-
-    colours = " ".join(f"--{name}: {light};" for name, (light, _) in COLOURS.items())
-    parts = [f'<div style="{colours}"><h3>{escape(result.title)}</h3>', f"<p>{escape(' · '.join(result.settings))}</p>"]
-    parts += [f"<p><b>{escape(line)}</b></p>" for line in result.answer]
-    parts += map(svg, result.draw())
-    parts += map(_table, result.tables)
-    for heading, lines in result.remarks:
-        items = "".join(f"<li>{escape(line)}</li>" for line in lines)
-        parts.append(f"<h4>{escape(heading)}</h4><ul>{items}</ul>")
-    parts += [f"<h4>{escape(heading)}</h4><pre>{escape(text)}</pre>" for heading, text in result.code]
-    return "\n".join([*parts, "</div>"])
-
-
-def _table(table: Table) -> str:
-    def cells(tag: str, texts: list[str], columns: list[Column]) -> str:
-        sides = ["left" if column.left else "right" for column in columns]
-        row = (
-            f'<{tag} style="text-align: {side}">{escape(text)}</{tag}>' for side, text in zip(sides, texts, strict=True)
-        )
-        return f"<tr>{''.join(row)}</tr>"
-
-    columns = list(table.columns)
-    rows = [cells("th", [column.name for column in columns], columns)]
-    rows += [cells("td", texts, columns) for texts in table.texts]
-    note = f"<p>{escape(table.note)}</p>" if table.note else ""
-    return f"<table><caption>{escape(table.title)}</caption>{''.join(rows)}</table>{note}"
-
-
 @dataclass(frozen=True)
 class Display(Result):
-    """A result that a notebook shows, and that `print` writes as a terminal does."""
-
-    def _repr_html_(self) -> str:
-        return html(self)
+    """A result that `print` writes as a terminal does."""
 
     def __str__(self) -> str:
         """Return what a terminal of 100 columns shows."""

@@ -5,11 +5,14 @@ It is drawn only when the measuring process sends a message, so that it does not
 
 from __future__ import annotations
 
+import html
+import io
 import select
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
@@ -41,9 +44,10 @@ class Progress:
         title: Callable[[Case], str] = attrgetter("title"),
         console: Console | None = None,
         named: Case | None = None,
+        cell: Cell | None = None,
     ) -> None:
         """`expected_s`: of each case; if given, the time left is shown, corrected by the time of finished cases.
-        `named`: the first case, where its title has been said."""
+        `named`: the first case, where its title has been said. `cell`: of a notebook, where it is shown instead."""
         self._num_cases, self._quiet, self._number = num_cases, quiet, 1
         self._expected_s, self._measured_s, self._title = expected_s, 0.0, title
         self._case = named
@@ -56,6 +60,7 @@ class Progress:
         """How long the case takes, as its process said."""
         self._cause: tuple[str, ...] = ()
         self._live: Live | None = None
+        self._cell = cell
         terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         if not quiet and (terminal or console is not None):
             from rich.live import Live
@@ -75,7 +80,7 @@ class Progress:
             self._case, self._began = case, time.monotonic()
             self._step_s, self._bytes_per_s = {}, None
             self._so_far, self._cause, self._told_s = "", (), None
-            if self._live is None and case is not None:
+            if self._live is None and self._cell is None and case is not None:
                 self._say(f"{self._place()}{self._title(case)}")
         match message:
             case SegmentDone():
@@ -96,6 +101,9 @@ class Progress:
             self._live.start()
             self._live.update(self._view(), refresh=True)
             self._drawn = time.monotonic()
+        elif self._cell is not None and time.monotonic() - self._drawn > REDRAW_S:
+            self._cell.show(_text_of(self._view()))
+            self._drawn = time.monotonic()
 
     def _tell(self, found: SoFar) -> None:
         """Keep what the windows so far say for the view; elsewhere say it when the cause is another one."""
@@ -103,7 +111,7 @@ class Progress:
         said = f"{in_brief(verdict)}; {found.since_start_s:.0f} s"
         self._so_far = f"so far, roughly: {said} ({found.signs})" if found.signs else f"so far: {said}"
         cause = ("roughly" if found.signs else "", verdict.bottleneck, *verdict.joint)
-        if self._live is None and self._num_cases == 1 and cause != self._cause:
+        if self._live is None and self._cell is None and self._num_cases == 1 and cause != self._cause:
             self._say(self._so_far)
         self._cause = cause
 
@@ -129,6 +137,8 @@ class Progress:
     def __exit__(self, *error: object) -> None:
         if self._live is not None:
             self._live.stop()
+        if self._cell is not None:
+            self._cell.clear()
 
     def _say(self, line: str) -> None:
         line = fmt.clean(line)
@@ -204,6 +214,46 @@ class Progress:
         return " · ".join(parts)
 
 
+class Cell:
+    """A few lines below a notebook's cell, in place of those before. Where IPython cannot draw them, there are none."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, text: str) -> None:
+        """Show the text in place of the one before."""
+        with suppress(Exception):
+            import IPython.display
+
+            of_cell: Any = IPython.display
+            shown = of_cell.HTML(f"<pre>{html.escape(text)}</pre>" if text else "")
+            if self._handle is None:
+                self._handle = of_cell.display(shown, display_id=True)
+            else:
+                self._handle.update(shown)
+
+    def clear(self) -> None:
+        """Leave an empty place."""
+        if self._handle is not None:
+            self.show("")
+
+
+def cell_of_notebook() -> Cell | None:
+    """Return a place below the cell that runs; None outside of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return None if getattr(shell, "kernel", None) is None else Cell()
+
+
+def _text_of(view: RenderableType) -> str:
+    """Return what a terminal of 100 columns shows of it."""
+    from loaderbench.reporting.console import make_console
+
+    with io.StringIO() as stream:
+        make_console(file=stream, width=100).print(view)
+        return stream.getvalue().rstrip()
+
+
 # -- a watched script ------------------------------------------------------------------------------------------
 
 
@@ -276,6 +326,26 @@ class WatchLine:
                 self._has_row = True
         except (OSError, ValueError):  # also of a file, which has no size
             self._has_ended = True
+
+
+class CellLine:
+    """The same line below a notebook's cell."""
+
+    def __init__(self, judging: Judges, cell: Cell) -> None:
+        self._judging, self._cell, self._pid = judging, cell, os.getpid()
+
+    def show(self, watcher: Watcher) -> None:
+        """The rate, the wait for data, the verdict so far. It is no measurement: where it fails it ends."""
+        if os.getpid() != self._pid or watcher.main is None:
+            return
+        with suppress(Exception):
+            if watcher.is_closed:
+                self._judging.end()
+                self._cell.clear()
+                return
+            self._judging.tick(watcher)
+            if watcher.main.num_batches:
+                self._cell.show(watch_line(watcher, self._judging.verdict, self._judging.problem))
 
 
 def watch_line(watcher: Watcher, verdict: Verdict | None, problem: str | None) -> str:

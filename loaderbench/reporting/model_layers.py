@@ -89,15 +89,25 @@ def calls_table(result: LayersResult) -> Table:
     times = [""] * (len(columns) - NUM_OTHERS)
     shape = shape_text((result.batch_size, *result.input_shape))
     rows: list[Row] = [("Input", "", shape, *times, "", "", "", running, running)]
+    again = {(row.name, row.call): row for row in result.rows if row.phase == "recompute"}
+    shares = list[float]()
     for call in calls:
         running += call.forward.required_bytes or 0
+        shares.append(call.share)
         rows.append((
             f"{call.name}{'*' if call.waits else ''}", call.forward.type, shape_text(call.forward.output_shape or ()),
             *_times(call.forward, alone=alone), *(_times(call.backward, alone=alone) if trains else ()),
             call.share, call.forward.parameters or 0, call.flops or None, call.forward.required_bytes, running,
         ))  # fmt: skip
-    dearest = sorted(range(1, len(rows)), key=lambda number: -calls[number - 1].share)[:NUM_SHOWN]
-    brief_note = f"The {len(dearest)} most expensive of {len(calls)} calls; --all shows every one."
+        if (row := again.get((call.forward.name, call.forward.call))) is not None:
+            shares.append(row.share_fraction or 0.0)
+            nothing = ("",) * (len(columns) - NUM_OTHERS - (2 if alone else 1))
+            rows.append((
+                f"{call.name} (recomputed)", row.type, shape_text(row.output_shape or ()), *_times(row, alone=alone),
+                *nothing, row.share_fraction, "", row.flops or None, "", running,
+            ))  # fmt: skip
+    dearest = sorted(range(1, len(rows)), key=lambda number: -shares[number - 1])[:NUM_SHOWN]
+    brief_note = f"The {len(dearest)} most expensive of {len(rows) - 1} calls; --all shows every one."
     return Table("Calls", columns, rows, brief=dearest if len(dearest) < len(calls) else None, brief_note=brief_note)
 
 
@@ -124,7 +134,7 @@ def milliseconds(estimate: Estimate) -> str:
 
 
 def types_table(result: LayersResult) -> Table:
-    """A row a type, and one for each part of the iteration that is no layer."""
+    """A row a type."""
     trains = result.mode == "train"
     columns = [
         Column("type", left=True), Column("calls", rank=2), Column("forward ms", "ms"),
@@ -138,12 +148,26 @@ def types_table(result: LayersResult) -> Table:
         )
         for one in result.types
     ]  # fmt: skip
-    for row in result.rows:
-        if row.phase in ("load", "copy_inputs", "copy_targets", "zero_grad", "update", "monitor", "rest"):
-            backward = ("",) if trains else ()
-            name, time = profile_name(result, row), fmt.value_of(row.in_step_s)
-            rows.append((name, "", time, *backward, row.share_fraction, "", ""))
     return Table("Types", columns, rows)
+
+
+def around_table(result: LayersResult) -> Table:
+    """A row for each part of the iteration that is no call, and one for the calls that the backward pass repeats."""
+    columns = [Column("around the calls", left=True), Column("ms", "ms"), Column("share", "0.1 %")]
+    rows: list[Row] = [
+        (profile_name(result, row), fmt.value_of(row.in_step_s), row.share_fraction)
+        for row in result.rows
+        if row.phase in ("load", "copy_inputs", "copy_targets", "zero_grad", "update", "monitor", "rest")
+    ]
+    again = [row for row in result.rows if row.phase == "recompute"]
+    if again:
+        share = sum(row.share_fraction or 0.0 for row in again)
+        rows.insert(-1, ("recomputation in the backward pass", _seconds(again), share))
+    return Table("Around the calls", columns, rows)
+
+
+def _seconds(rows: Sequence[LayerRow]) -> float:
+    return sum(fmt.value_of(row.in_step_s) or 0.0 for row in rows)
 
 
 def summary(result: LayersResult) -> list[tuple[str, str]]:
@@ -298,7 +322,7 @@ def profile(result: LayersResult) -> list[ProfileRow]:
     begin = [row for phase in ("load", "copy_inputs", "copy_targets") for row in by_phase[phase]]
     rows: list[ProfileRow] = [_profile_row(profile_name(result, row), [row]) for row in begin]
     names = _function_names(by_phase["forward"])
-    for phase in ("set_up", "forward", "zero_grad", "backward"):
+    for phase in ("set_up", "forward", "zero_grad", "backward", "recompute"):
         if phase == "zero_grad":
             rows += [_profile_row("prepare_backward", [row]) for row in by_phase[phase]]
             continue
@@ -315,7 +339,8 @@ def profile(result: LayersResult) -> list[ProfileRow]:
 
 
 PHASES = (
-    "load", "copy_inputs", "copy_targets", "set_up", "forward", "zero_grad", "backward", "update", "monitor", "rest",
+    "load", "copy_inputs", "copy_targets", "set_up", "forward", "zero_grad", "backward", "recompute", "update",
+    "monitor", "rest",
 )  # fmt: skip
 
 
@@ -390,7 +415,7 @@ class ShownLayers(Shown[LayersFacts, LayersResult]):
             title=f"Layers of {found.model} on {found.device_name}",
             settings=settings(found),
             answer=[sentence(found)],
-            tables=[calls_table(found), types_table(found), rests] if found.rows else [],
+            tables=[calls_table(found), types_table(found), around_table(found), rests] if found.rows else [],
             sections=[
                 ("Not measured", [": ".join(row) for row in found.missing.items()]),
                 ("Caveats", [caveat.sentence() for caveat in found.caveats]),

@@ -70,7 +70,23 @@ def batches_table(result: ModelMemory) -> Table:
             *([one.predicted_reserved_bytes] if with_reserve else []),
             *((None, None) if measured is None else (measured.peak_reserved_bytes, measured.peak_process_bytes)),
         ))  # fmt: skip
-    return Table("Predicted and measured peaks", columns, rows)
+    return Table("Predicted and measured peaks", columns, rows, _which_decides(result))
+
+
+def _which_decides(result: ModelMemory) -> str:
+    """Which figure tells whether a run fits."""
+    measured = [one.measured for one in result.batches if one.measured is not None]
+    if any(one.peak_reserved_bytes is not None for one in measured):
+        return (
+            "Whether a run fits is decided by *process*, all that it takes of the device. *Reserved* is what PyTorch "
+            "holds of it, *predicted* and *measured* what is in use."
+        )
+    if any(one.peak_process_bytes is not None for one in measured):
+        return (
+            "Whether a run fits is decided by *process*: all memory that it grew by, libraries, heap and "
+            "this measurement's profiler included. *Predicted* and *measured* are the tensors and workspaces alone."
+        )
+    return "Whether a run fits is decided by what its process takes, which is more than *predicted*: its tensors alone."
 
 
 def kinds_table(batches: Sequence[BatchMemory]) -> Table:

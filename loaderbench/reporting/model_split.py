@@ -146,12 +146,12 @@ def split_sentence(result: ModelSplit) -> str:
     if ratio is None:
         return f"{took}; {alone.device} alone was not run."
     against = f"{took}, {fmt.speedup(ratio)} the time of {alone.device} alone"
-    if ratio.low is None:
+    if result.outcome is None:
         return f"{against}; {result.missing['outcome']}."
     if result.outcome == "slower":
         return f"This split is slower than {alone.device} alone: {against}."
     if result.outcome == "indistinguishable":
-        return f"{against}, which the interval leaves open."
+        return f"{against}: not decided, since the interval holds 1."
     return f"{against}."
 
 
@@ -218,8 +218,8 @@ def sections(result: ModelSplit) -> list[Section]:
     if result.num_late:
         means.append(f"{counted(result.num_late, 'turn')} spoilt by a late member, and done again.")
     if result.num_left_out:
-        what = f"{counted(result.num_left_out, 'turn')} of both"
-        means.append(f"Left out: {what}, in which a member began late, again and again.")
+        what = counted(result.num_left_out, "turn")
+        means.append(f"Left out, of the split and of its neighbour alike: {what} in which a member began late.")
     means.append(
         f"{len(result.times)} times of {result.table}, {result.num_measured} of them measured now; "
         f"{result.num_searches} search{'es' * (result.num_searches != 1)}."

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from loaderbench.analysis.offload import is_wrong
+from loaderbench.printable import counted
 from loaderbench.recording.offload_study import ModelOffload, OffloadFacts, OffloadOutcome, OffloadRow
 from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
@@ -145,7 +146,10 @@ def _gain_lines(result: ModelOffload) -> list[str]:
         doubt = ", which its interval leaves open" if low is not None and low < 1 else ""
         gain = times(result.best_to_everything)
         lines.append(f"The best does {gain} the images/s of everything offloaded{doubt}.")
-    if result.is_study and result.best is not None:
+    if result.is_study and result.best is not None and result.as_fast:
+        others = counted(len(result.as_fast), "other setting")
+        lines.append(f"Not decided which is the best: {others} may be faster, by the intervals. Raise --steps.")
+    elif result.is_study and result.best is not None:
         lines.append(f"To run it: {flags(result.best)}.")
     if result.is_study and result.num_settings:
         more = sum(row.outcome != "not_tried" for row in result.thresholds) - result.num_searched

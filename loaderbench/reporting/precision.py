@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from loaderbench.cases.inputs import words_of
 from loaderbench.recording.facts import MemoryFacts
 from loaderbench.recording.studies import (
     InferenceAgreement,
@@ -36,6 +37,7 @@ TRAINING_NOTE = (
 def settings(result: PrecisionResult) -> list[str]:
     """What was asked for."""
     size = "full size" if result.input_size is None else f"{result.input_size}×{result.input_size}"
+    size = size if result.inputs is None else words_of(result.inputs)
     asked = [result.model, result.mode, f"{result.num_steps} steps", f"batch {result.batch_size}", size]
     return [*asked, result.device_name]
 

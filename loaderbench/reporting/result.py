@@ -114,6 +114,12 @@ class Result:
     style: str = ""
     """Colour of its answer in a terminal."""
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it."""
+        from loaderbench.reporting.piece import html  # late: it draws
+
+        return html(self)
+
     @property
     def headline(self) -> str:
         return self.answer[0]

@@ -33,7 +33,8 @@ class Shown(Generic[F, R]):
     def about(self, facts: F) -> str:
         """What the study is about, in a few words: of a model's step the model and its mode."""
         step: Any = getattr(facts, "step", facts)
-        return f"{step.model}, {step.mode}"
+        model = step.model.rpartition(".")[2] if ":" in step.model else step.model  # of a.b.models:make the end tells
+        return f"{model}, {step.mode}"
 
     def interrupted(self, facts: F) -> bool:
         """Whether a study without runs did not come to its end. A study of runs can be continued, and its runs tell."""

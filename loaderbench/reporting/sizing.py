@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from loaderbench.cases.inputs import words_of
 from loaderbench.plain import JsonObject
 from loaderbench.printable import counted, listed
 from loaderbench.recording.model_size import BatchFigures, FeedFacts, SizeBound, SizeFacts, Sizing, StoppedBy, Supply
@@ -52,7 +53,7 @@ def batch_table(sizing: Sizing) -> Table:
     columns = [
         Column("batch"), Column("ms/image", "ms"), Column("images/s", show=fmt.plus_minus_percent), Column("step", "s"),
         *(Column(f"p{percent:g}", "s", rank=3) for percent in percents),
-        Column("its profile's") if known else Column("RSS growth" if of_rss else "peak memory", "bytes", rank=1),
+        Column("its profile's") if known else Column("RSS growth" if of_rss else "peak memory", "memory", rank=1),
         *([Column("predicted memory", "memory", rank=2)] if predicted else []), Column("answer"),
     ]  # fmt: skip
     rows = []
@@ -124,6 +125,12 @@ def headline(sizing: Sizing) -> str:
     found = sizing.devices_needed_interval
     if found is not None and found.low is not None and found.high is not None and found.low != found.high:
         spread = f" ({found.low} to {found.high} by its interval)"
+    if sizing.is_decided is False and found is not None:
+        most = "any number of" if found.high is None else f"{found.high:,}"
+        return (
+            f"Not decided: {found.low:,} to {most} devices for {fmt.number(sizing.target_per_s)} images/s{limit}, by "
+            f"the interval: {one}. Measure longer (--duration), on an idle machine."
+        )
     devices = fmt.MISSING if count is None else counted(count, "device")
     return f"{devices}{spread} for {fmt.number(sizing.target_per_s)} images/s{limit}: {one}."
 
@@ -195,11 +202,26 @@ def _why(sizing: Sizing, chosen: BatchFigures) -> str:
     ]  # fmt: skip
     if perhaps:
         return f"batch {perhaps[0]}, beyond the limit, may do more images/s, but not beyond the intervals."
+    others = [row for row in sizing.batches if row is not chosen and row.samples_per_s is not None]
+    others = [row for row in others if row.within_latency is not False]
     last = next((row for row in reversed(sizing.batches) if row.samples_per_s is not None), None)
     if last is chosen and sizing.stopped_by in ("duration", "max_batch", "list", "known", "interrupted"):
         grew = "images/s still grew at this batch" if sizing.still_grows else "this is the largest batch that was tried"
         return f"{grew}, and a larger one may do more."
-    return "no other batch that was measured, and allowed, does more images/s."
+    unknown = [row.batch_size for row in others if row.within_latency is None and sizing.latency_s is not None]
+    if unknown:
+        return f"whether batch {listed(list(map(str, unknown)))} is within the limit is not known; no other does more."
+    alike = [str(row.batch_size) for row in others if _may_do_as_many(row, chosen)]
+    if alike:
+        return f"batch {listed(alike)} may do as many images/s, by the intervals; no other does."
+    return "no other batch that was measured does as many images/s."
+
+
+def _may_do_as_many(row: BatchFigures, chosen: BatchFigures) -> bool:
+    rate, best = row.samples_per_s, chosen.samples_per_s
+    if rate is None or best is None or rate.high is None or best.low is None:
+        return False
+    return rate.high >= best.low
 
 
 STOPS: dict[StoppedBy, str] = {
@@ -256,7 +278,9 @@ def _joined(sizing: Sizing, feed: FeedFacts) -> str:
     workers = f" with {feed.workers} workers" if feed.workers else ""
     name = "-".join(feed.run_id.split("-")[:3])  # up to the time, as `list` shows it
     line = f"Joined with the stored run {name}{how}: {feed.loader}{workers} on {subject}."
-    if feed.input_size != sizing.input_size:
+    if sizing.inputs is not None:
+        line += f" It prepared images, not {words_of(sizing.inputs)}."
+    elif feed.input_size != sizing.input_size:
         size = "uncropped images" if feed.input_size is None else f"images of {feed.input_size}×{feed.input_size}"
         line += f" It prepared {size}, not {sizing.input_size}×{sizing.input_size}."
     return line

@@ -26,6 +26,7 @@ from loaderbench.reporting.evidence import leading_evidence
 from loaderbench.reporting.format import NOT_MEASURED, short_name
 from loaderbench.reporting.price import TITLE, price_lines, price_tables
 from loaderbench.reporting.result import Column, Result, Table, names_and_values
+from loaderbench.reporting.screen import SCREEN_COLUMNS, room_on
 from loaderbench.reporting.watched import note_lines, time_lines
 from loaderbench.reporting.words import explained
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-SCREEN_LINES, SCREEN_COLUMNS = 25, 80
 """What a run's first screen takes at most; `show RUN --all` has the rest."""
 SHARES_AT = "Evidence"
 """The section that follows the table of shares."""
@@ -123,12 +123,11 @@ def _height(console: Console, shown: RenderableType) -> int:
 
 
 def _print_what_fits(record: RunRecord, console: Console, shares: Sequence[RenderableType], used: int) -> None:
-    """Print sections and the table of shares on what the screen has left: SCREEN_LINES, and more of them where the
-    terminal is so narrow that they wrap."""
+    """Print sections and the table of shares on what the screen has left."""
     from rich.padding import Padding
 
     sections = _sections(record)
-    room = max(SCREEN_LINES, SCREEN_LINES * SCREEN_COLUMNS // console.width) - used
+    room = room_on(console) - used
     room -= len(_last_rows(record, more=bool(shares)))
     room -= sum(_height(console, table) + 1 for table in shares)
     heights = {

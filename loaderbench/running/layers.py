@@ -14,18 +14,19 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils._pytree import tree_leaves
 
 from loaderbench.devices.base import Device, Event
 from loaderbench.errors import ConfigError
 from loaderbench.loaders.base import Batch
 from loaderbench.recording.model_layers import PARTS, CallFacts
 from loaderbench.running.flops import FlopCount
+from loaderbench.running.models import on_device
 from loaderbench.workloads.calls import RESHAPES, CallTracer, Keywords, Site
+from loaderbench.workloads.objective import tensors_of
 from loaderbench.workloads.training import ModelWorkload
 
 Mark = Callable[[], None]
-FORWARD_BEGIN, FORWARD_END, BACKWARD, MARK = range(4)
+FORWARD_BEGIN, FORWARD_END, BACKWARD, MARK, AGAIN_BEGIN, AGAIN_END = range(6)
 """What an event of the stopwatch marks."""
 
 
@@ -91,10 +92,10 @@ class Iteration:
 
     def copied_inputs(self, batch: Batch) -> Any:
         """On the device, in the layout and type of the model."""
-        return self.workload.prepared(self.device.copy_in(batch.inputs, batch.targets[:0])[0])
+        return self.workload.prepared(on_device(self.device, batch.inputs, batch.targets[:0])[0])
 
     def copied_targets(self, batch: Batch) -> Any:
-        return self.device.copy_in(batch.inputs[:0], batch.targets)[1]
+        return self.device.copy_in(batch.targets[:0], batch.targets)[1]
 
     @property
     def parts(self) -> list[int]:
@@ -141,10 +142,22 @@ class Discovery:
         self._backward: list[tuple[int, int]] = []
         """(call, FLOPs so far) when its backward began."""
         self.has_backward: list[bool] = []
+        self._again = CallNumbers()
+        self._again_flops: Counter[int] = Counter()
+
+    def revisit(self, site: Site, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Keywords) -> Any:
+        """A call that the backward pass makes again, for what checkpointing did not keep."""
+        number, before = self._again.next(site), self._flops.total
+        result = call(*args, **kwargs)
+        if number is not None:
+            self._again_flops[number] += self._flops.total - before
+            self._follow(number, _tensors_in(result))
+        return result
 
     def visit(self, site: Site, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Keywords) -> Any:
         number = len(self.has_backward)
         self.has_backward.append(False)
+        self._again.made(site, number)
         given = _tensors_in((args, dict(kwargs)))
         before = self._flops.total
         versions = [_version(one) for one in given]
@@ -185,7 +198,12 @@ class Discovery:
             node.register_prehook(partial(self._begin, number))
 
     def _begin(self, number: int, gradients: Any) -> None:
-        self._backward.append((number, self._flops.total))
+        self._backward.append((number, self._backward_flops))
+
+    @property
+    def _backward_flops(self) -> int:
+        """FLOPs so far, without those of calls that were made again."""
+        return self._flops.total - self._again_flops.total()
 
     def _new_parameters(self, site: Site, given: Sequence[Any]) -> int:
         mine = given if site.module is None else list(site.module.parameters())
@@ -195,7 +213,7 @@ class Discovery:
 
     def found(self, *, trains: bool) -> Found:
         """Call it after the iteration."""
-        ends = [*(flops for _, flops in self._backward[1:]), self._flops.total]
+        ends = [*(flops for _, flops in self._backward[1:]), self._backward_flops]
         backward = {number: end - begun for (number, begun), end in zip(self._backward, ends, strict=False)}
         kept = sorted(self._facts)
         calls = [
@@ -203,14 +221,35 @@ class Discovery:
                 self._facts[number],
                 num_consumers=self._consumers[number],
                 backward_flops=backward.get(number, 0) if trains else None,
+                recomputed_flops=self._again_flops.get(number),
             )
             for number in kept
         ]
         return Found(calls, kept, self.has_backward)
 
 
+class CallNumbers:
+    """Which call of the forward pass is made again: the same module's, in the same order."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, list[int]] = {}
+        self._next: Counter[str] = Counter()
+
+    def made(self, site: Site, number: int) -> None:
+        """A call of the forward pass."""
+        self._of.setdefault(site.path, []).append(number)
+
+    def next(self, site: Site) -> int | None:
+        """The number of the call that is made again; None where the forward pass had none."""
+        known = self._of.get(site.path)
+        if known is None or site.module is None:
+            return None
+        self._next[site.path] += 1
+        return known[(self._next[site.path] - 1) % len(known)]
+
+
 def _tensors_in(given: Any) -> list[Any]:
-    return [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+    return list(tensors_of(given))
 
 
 def _version(tensor: Any) -> int:
@@ -261,6 +300,7 @@ class Stopwatch:
         self.zero_s = 0.0
         self._begins = [partial(self._begin, number) for number in range(len(has_backward or ()))]
         self._num_calls = 0
+        self._again = CallNumbers()
         self._events: list[Event] = []
         self._marks: list[tuple[int, int]] = []
         self._host_ns: list[int] = []
@@ -282,25 +322,42 @@ class Stopwatch:
     def _begin(self, number: int, gradients: Any) -> None:
         self._stamp(number, BACKWARD)
 
+    def revisit(self, site: Site, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Keywords) -> Any:
+        """A call that the backward pass makes again."""
+        number = self._again.next(site) if self.backward else None
+        if number is None:
+            return call(*args, **kwargs)
+        self._stamp(number, AGAIN_BEGIN)
+        result = call(*args, **kwargs)
+        self._stamp(number, AGAIN_END)
+        self._hook(number, result)
+        return result
+
     def visit(self, site: Site, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Keywords) -> Any:
         number = self._num_calls
         self._num_calls = number + 1
+        self._again.made(site, number)
         if self.forward:
             self._stamp(number, FORWARD_BEGIN)
         result = call(*args, **kwargs)
         if self.forward:
             self._stamp(number, FORWARD_END)
+        self._hook(number, result)
+        return result
+
+    def _hook(self, number: int, result: Any) -> None:
+        """Let the call's backward be marked, where it has one."""
         has_backward = self._has_backward if self.backward else None
         if has_backward is not None and number < len(has_backward) and has_backward[number]:
             node = result.grad_fn if isinstance(result, torch.Tensor) else _node_of(_tensors_in(result))
             if node is not None:
                 node.register_prehook(self._begins[number])
-        return result
 
     def end_step(self) -> None:
         """Put the step's marks aside; reading them would take time between two steps."""
         self._steps.append((self._num_calls, self._events, self._marks, self._host_ns))
         self._num_calls = 0
+        self._again = CallNumbers()
         self._events, self._marks, self._host_ns = [], [], []
 
     def read(self, expected: int | None) -> list[StepTimes]:
@@ -330,7 +387,7 @@ class StepTimes:
     parts_s: NDArray[np.float64]
     """Between its marks."""
     calls_s: NDArray[np.float64]
-    """[calls, 2]: forward, backward; NaN without a backward."""
+    """[calls, 3]: forward, backward, and made again by the backward pass; NaN without."""
     lag_s: NDArray[np.float64]
     """[calls, 2]: from when the host issued it to when the device began it."""
 
@@ -344,12 +401,18 @@ def _step_times(
     num_calls: int, at_ns: NDArray[np.int64], marks: NDArray[np.int64], lag_ns: NDArray[np.int64], zero_s: float
 ) -> StepTimes:
     number, kind = marks.T
-    calls_s, lag_s = np.full((num_calls, 2), np.nan), np.full((num_calls, 2), np.nan)
+    calls_s, lag_s = np.full((num_calls, 3), np.nan), np.full((num_calls, 2), np.nan)
     begins, ends = kind == FORWARD_BEGIN, kind == FORWARD_END
     calls_s[number[begins], 0] = (at_ns[ends] - at_ns[begins]) / 1e9
     lag_s[number[begins], 0] = lag_ns[begins] / 1e9
-    backward = np.flatnonzero(kind == BACKWARD)
-    calls_s[number[backward], 1] = (at_ns[backward + 1] - at_ns[backward]) / 1e9  # a mark follows the last
+    again_ns = np.where(kind == AGAIN_END, np.diff(at_ns, prepend=at_ns[:1]), 0)  # each end follows its begin
+    for one in np.flatnonzero(kind == AGAIN_END):
+        calls_s[number[one], 2] = np.nan_to_num(calls_s[number[one], 2]) + again_ns[one] / 1e9
+    edges = np.flatnonzero((kind == BACKWARD) | (kind == MARK))
+    took_ns = np.diff(at_ns[edges]) - np.diff(np.cumsum(again_ns)[edges])  # a mark follows the last
+    is_backward = kind[edges[:-1]] == BACKWARD
+    backward = edges[:-1][is_backward]
+    calls_s[number[backward], 1] = took_ns[is_backward] / 1e9
     lag_s[number[backward], 1] = lag_ns[backward] / 1e9
     return StepTimes(np.diff(at_ns[kind == MARK]) / 1e9, np.maximum(calls_s - zero_s, 0.0), lag_s)
 

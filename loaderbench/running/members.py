@@ -125,9 +125,12 @@ class Members(Crew):
             {one: WarmRequest(self._requests[one], size, first, until_ns) for one, (first, size) in parts.items()},
         )
 
-    def run(self, parts: Mapping[int, Part], *, busy_s: float = 0.0, with_output: bool = False) -> Together:
+    def run(
+        self, parts: Mapping[int, Part], *, busy_s: float = 0.0, with_output: bool = False, again: int = MOST_LATE
+    ) -> Together:
         """One turn: each of these members on its part, from a common start, right after a turn of the same that is not
-        timed. Times for the table and those of a split are taken by it alike.
+        timed. Times for the table and those of a split are taken by it alike. `again`: how often it is repeated at most
+        while a member begins late.
 
         A member that is done begins again, untimed, until `busy_s` have passed: the time that the last one takes, where
         parts are of unlike times. So nobody is timed beside a member that rests.
@@ -145,7 +148,7 @@ class Members(Crew):
                 },
             )
             is_late = any(part.begin_ns - start_ns > LATE_NS for part in found.values())
-            if not is_late or num_late == MOST_LATE:
+            if not is_late or num_late == again:
                 return Together(start_ns, found, num_late, is_late)
             num_late += 1
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_map
 
 from loaderbench.cases.case import Step
 from loaderbench.devices.shapes import ShapesDevice
@@ -36,7 +36,7 @@ from loaderbench.recording.model_memory import (
 )
 from loaderbench.running.memory_cap import tensors_among
 from loaderbench.running.models import of_pytorch
-from loaderbench.running.operator_probe import FUSED, PROBED, OperatorCall, probe
+from loaderbench.running.operator_probe import FUSED, PROBED, OperatorCall, may_hold, probe
 from loaderbench.running.recurrent import LAYER, forward_bytes
 from loaderbench.running.workspaces import (
     CUDA_ROUNDING,
@@ -47,9 +47,10 @@ from loaderbench.running.workspaces import (
 )
 from loaderbench.workloads import build_workload
 from loaderbench.workloads.example import image_size
+from loaderbench.workloads.objective import tensors_of
 from loaderbench.workloads.training import ModelWorkload
 
-TRACE_VERSION = 8
+TRACE_VERSION = 9
 """Raise it when a trace of the same step changes: kept ones are then made anew."""
 PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(len(MEMORY_KINDS))
 STANDING, FORWARD, BACKWARD, UPDATE = range(len(STEP_PHASES))
@@ -106,14 +107,14 @@ def follow_step(tracer: StepTracer, step: Step, seed: int, *, on_accelerator: bo
                 _group_updates(workload.optimizer)
                 for size in library_blocks(step.mode == "train"):
                     tracer.stand_library(size)
-            inputs, targets = (tensor.to(device) for tensor in workload.example("float32"))
+            inputs, targets = tree_map(lambda one: one.to(device), workload.example("float32"))
             _settle(workload, inputs, targets)
             tracer.stand(PARAMETERS, (*workload.model.parameters(), *workload.model.buffers()))
             tracer.stand(GRADIENTS, _gradients(workload))
             tracer.stand(OPTIMIZER, _state(workload.optimizer))
-            tracer.stand(ACTIVATIONS, (inputs, targets))
+            tracer.stand(ACTIVATIONS, (*tensors_of(inputs), targets))
             tracer.stand(TEMPORARY, workload.constants)
-            tracer.stand(TEMPORARY, [] if workload.last_output is None else [workload.last_output])
+            tracer.stand(TEMPORARY, _held_by(workload.last_output))
             with tracer.following(workload):
                 workload.step(inputs, targets)
                 tracer.end_step(inputs, workload.last_output)
@@ -127,7 +128,7 @@ def follow_step(tracer: StepTracer, step: Step, seed: int, *, on_accelerator: bo
 
 def _built(step: Step, seed: int) -> ModelWorkload:
     """The workload on the meta device; a model whose construction needs values is made on the CPU first."""
-    here, size = replace(step, device="cpu"), image_size(step, None)
+    here, size = replace(step, device="cpu"), image_size(step)
 
     def build() -> Any:
         return build_workload(here, ShapesDevice(), image_size=size, seed=seed, num_classes=1)
@@ -198,7 +199,7 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
         """Memory that a library keeps."""
         self._allocate(size, TEMPORARY)
 
-    def end_step(self, inputs: torch.Tensor, output: Any) -> None:
+    def end_step(self, inputs: Any, output: Any) -> None:
         """The step has ended; its inputs and its output live on."""
 
     @contextmanager
@@ -251,9 +252,9 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
         for tensor in tensors_among(results):
             self._see(tensor, TEMPORARY)
         if self._inside:
-            self._hold_inside(
-                name, OperatorCall.of(func, args, kwargs or {}, results), workspace_bytes(name, args, results)
-            )
+            may_be_probed = name in PROBED or name in FUSED or may_hold(func, args)
+            call = OperatorCall.of(func, args, kwargs or {}, results) if may_be_probed else None
+            self._hold_inside(name, call, workspace_bytes(name, args, results), may_be_probed=may_be_probed)
         elif name in FUSED:
             raise UnavailableError(f"what {name} holds inside on an accelerator is not known")
         elif held := product_bytes(name):
@@ -271,12 +272,12 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
             workspace = arguments[0].new_empty(size, dtype=torch.uint8)
         return (*others, workspace)
 
-    def _hold_inside(self, name: str, call: OperatorCall | None, by_rules: int) -> None:
+    def _hold_inside(self, name: str, call: OperatorCall | None, by_rules: int, *, may_be_probed: bool) -> None:
         """Count what the operator allocates and gives back before it returns. One that may be probed has an allocation
         at every batch, of no bytes too, so that traces line up."""
         if name in FUSED and call is None:
             raise UnavailableError(f"what {name} holds inside is known for plain tensors only")
-        if by_rules or name in PROBED or name in FUSED:
+        if by_rules or may_be_probed:
             allocation = self._allocate(by_rules, TEMPORARY)
             self._release(allocation)
             if call is not None:
@@ -285,12 +286,12 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
     def probe(self, *, small: bool = True) -> None:
         """Put what operators really hold in place of what the rules say. Call it after the step was followed.
 
-        `small`: run small operators; fused ones, for which there are no rules, always are.
+        `small`: run small operators that may run in oneDNN; others, for which there are no rules, always are.
 
         Raises:
             UnavailableError: a fused operator cannot be run.
         """
-        wanted = [(allocation, call) for allocation, call in self._inner if small or str(call.operator) in FUSED]
+        wanted = [(allocation, call) for allocation, call in self._inner if small or str(call.operator) not in PROBED]
         held = probe(call for _, call in wanted)
         for allocation, call in wanted:
             if str(call.operator) in FUSED and call.key not in held:
@@ -357,7 +358,7 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
         _, is_leaf = self._stack.pop()
-        made = list(tensors_among(tree_leaves(output)))
+        made = list(tensors_of(output))
         if is_leaf and made:
             self._add_layer(self._paths.get(id(module), ""), type(module).__name__, made)
 
@@ -372,6 +373,7 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
     def _add_layer(self, name: str, kind: str, made: Sequence[torch.Tensor]) -> None:
         """`made`: its outputs; the first one's shape stands for all."""
         size = sum(one.numel() * one.element_size() for one in made)
+        name = f"{name} (recomputed)" if self._phase == BACKWARD else name
         self._layers.append(LayerOutput(name, kind, tuple(made[0].shape), size, len(self._events)))
 
 
@@ -380,6 +382,20 @@ def _comes_whole(operator: Any) -> bool:
     if operator.namespace != "aten" or operator in WHOLE:
         return False
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"))
+
+
+def _held_by(outputs: Any) -> Iterator[torch.Tensor]:
+    """All tensors that a model's outputs keep alive, those within its own objects too, such as a cache of keys and
+    values."""
+    waiting, seen = [outputs], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, torch.Tensor):
+            yield one
+        elif id(one) not in seen and not isinstance(one, str | int | float | type | nn.Module):
+            seen.add(id(one))
+            parts = one.values() if isinstance(one, Mapping) else one if isinstance(one, list | tuple) else ()
+            waiting += [*parts, *getattr(one, "__dict__", {}).values()]
 
 
 def _gradients(workload: ModelWorkload) -> list[torch.Tensor]:

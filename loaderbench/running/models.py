@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import Any
+
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from loaderbench.cases.case import Step
 from loaderbench.devices.base import Device
@@ -16,9 +19,27 @@ from loaderbench.workloads.training import ModelWorkload
 
 def opened(step: Step, stack: ExitStack) -> Device:
     """The step's device, closed with the stack. Raises as open_device."""
-    device = open_device(step, image_size(step, None))
+    device = open_device(step, image_size(step))
     stack.callback(device.close)
     return device
+
+
+def on_device(device: Device, inputs: Any, targets: Any) -> tuple[Any, Any]:
+    """A batch on the device. `inputs`: as a workload's example, a tensor or a tuple or dict of several."""
+    leaves, form = tree_flatten(inputs)
+    first, targets = device.copy_in(leaves[0], targets)
+    others = [device.copy_in(one, targets[:0])[0] for one in leaves[1:]]
+    return tree_unflatten([first, *others], form), targets
+
+
+def pinned(device: Device, inputs: Any) -> Any:
+    """Inputs in memory that can be copied asynchronously, as Device.pin."""
+    return tree_map(device.pin, inputs)
+
+
+def rows_of(inputs: Any, rows: slice) -> Any:
+    """Some samples of a batch's inputs."""
+    return tree_map(lambda one: one[rows], inputs)
 
 
 def model_on(device: Device, step: Step, seed: int, purpose: str) -> ModelWorkload:
@@ -27,7 +48,7 @@ def model_on(device: Device, step: Step, seed: int, purpose: str) -> ModelWorklo
     Raises:
         LoaderbenchError: as build_workload and of_pytorch.
     """
-    built = build_workload(step, device, image_size=image_size(step, None), seed=seed, num_classes=1)
+    built = build_workload(step, device, image_size=image_size(step), seed=seed, num_classes=1)
     return of_pytorch(built, step, purpose)
 
 

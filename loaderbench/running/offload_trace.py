@@ -37,6 +37,7 @@ from loaderbench.running.memory_trace import (
     rounding_of,
 )
 from loaderbench.running.workspaces import unchecked_processor
+from loaderbench.workloads.objective import tensors_of
 from loaderbench.workloads.training import ModelWorkload
 
 WHAT = {name: number for number, name in enumerate(SAVED_EVENTS)}
@@ -277,8 +278,8 @@ class InferTracer(RowTracer):  # type: ignore[no-untyped-call]
                     if allocation not in self._owner:
                         self._pack(allocation, clean=kind == PARAMETERS)
 
-    def end_step(self, inputs: torch.Tensor, output: Any) -> None:
-        for allocation in self._allocations_of([inputs, output]):
+    def end_step(self, inputs: Any, output: Any) -> None:
+        for allocation in self._allocations_of([*tensors_of(inputs), *tensors_of(output)]):
             self._add("unpack", self._owner[allocation])
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -40,6 +40,12 @@ CHECKED_ON = "AVX512"
 """What torch.backends.cpu.get_cpu_capability says of the processors on which the rules were checked."""
 
 
+RULED = frozenset({
+    "aten.max_pool2d.default", "aten.native_batch_norm_backward.default", str(LAYER), str(LAYER_BACKWARD)
+})  # fmt: skip
+"""Operators whose rule holds at every size, besides those that may run in oneDNN."""
+
+
 def keeps_workspaces() -> bool:
     """Whether this PyTorch keeps cuBLAS's workspaces between products."""
     return tuple(int(part) for part in torch.__version__.split(".")[:2]) < KEPT_BELOW

@@ -7,15 +7,20 @@ Documentation/accounting/psi.rst of the Linux kernel.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from loaderbench.errors import UnavailableError
 from loaderbench.recording.caveats import Caveat
+from loaderbench.recording.others import OtherPrograms
 from loaderbench.samplers.base import Channel
+from loaderbench.samplers.process_io import tree_cpu_s
 from loaderbench.samplers.procfile import ProcFile
 
+LEAST_SECONDS = 1.0
+"""The kernel counts in ticks of 10 ms: over a second they are 1 %."""
 PRESSURE_KINDS = ("cpu", "io", "memory")
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -87,6 +92,31 @@ class Stolen:
     @staticmethod
     def _now() -> CpuTimes | None:
         return cpu_times_now(os.sched_getaffinity(0))
+
+
+class Others:
+    """What other programs use of the processors: what all use, less this process and its descendants."""
+
+    def __init__(self) -> None:
+        """Count from here."""
+        self._cpus = os.sched_getaffinity(0)
+        self._begun_s, self._before, self._own = time.monotonic(), cpu_times_now(self._cpus), _own_cpu_s()
+
+    def seen(self) -> OtherPrograms | None:
+        """Their means until now; None where the kernel does not tell, or the clock's ticks are too coarse for it."""
+        seconds, now = time.monotonic() - self._begun_s, cpu_times_now(self._cpus)
+        if self._before is None or now is None or seconds < LEAST_SECONDS:
+            return None
+        own = _own_cpu_s() - self._own
+        others = max(0.0, now.busy_s - self._before.busy_s - own) / seconds
+        total = now.total_s - self._before.total_s
+        stolen = (now.steal_s - self._before.steal_s) / total if total > 0 else 0.0
+        return OtherPrograms(min(others, float(len(self._cpus))), len(self._cpus), seconds, max(0.0, stolen))
+
+
+def _own_cpu_s() -> float:
+    """CPU seconds of this process and of its descendants, those that ended and were waited for included."""
+    return sum(tree_cpu_s(os.getpid()))
 
 
 def parse_pressure(text: bytes) -> float:

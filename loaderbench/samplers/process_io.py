@@ -243,6 +243,22 @@ def tree_io(root_pid: int, name: str) -> int | None:
     return None
 
 
+def tree_cpu_s(root_pid: int) -> list[float]:
+    """CPU seconds of a process and of each of its descendants now, each with children that it waited for. Those that
+    end meanwhile are left out."""
+    of_all = None if _tells_children() else _children_of_all()
+    found, waiting = list[float](), [root_pid]
+    while waiting:
+        pid = waiting.pop()
+        try:
+            times = parse_stat(_read_file(f"/proc/{pid}/stat"))
+            waiting += of_all.get(pid, []) if of_all is not None else children_of(pid)
+        except OSError:
+            continue
+        found.append(times.user_s + times.system_s)
+    return found
+
+
 def asked_for(pids: Collection[int]) -> tuple[int, int] | None:
     """(bytes that read calls of these processes returned, major page faults) until now; None where one does not tell.
     Both hold those of children that were waited for."""

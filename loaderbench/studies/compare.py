@@ -16,7 +16,7 @@ from loaderbench.recording.store import Store
 from loaderbench.recording.studies import CompareFacts, Comparison, SideName, StudyRecord
 from loaderbench.studies.compare_plan import ONE_OF_EACH, ComparisonPlan, plan_data_sets
 from loaderbench.studies.kept import record_in
-from loaderbench.studies.measure import OnMessage, measure_case, unwatched
+from loaderbench.studies.measure import OnMessage, measure_case, shown, unwatched
 from loaderbench.studies.request import Folder, Say, no_note, no_progress
 
 
@@ -48,7 +48,8 @@ def compare_data_sets(
     for note in planned.notes:
         say(note.text())
     study = ComparisonStudy(planned, Store(results))
-    study.measure(on_message, lambda record: None)
+    with shown(on_message, len(planned.cases)) as calls:
+        study.measure(*calls)
     return study.findings()
 
 

@@ -255,8 +255,8 @@ def _tell_what_is_left_out(facts: ForecastFacts, left_out: dict[LeftOut, str]) -
     held = held_part(facts, source)
     if source.process_s is None or source.open_s is None:
         left_out["start_up"] = "the run did not record it"
-    if source.kind == "layers":
-        left_out["loading"] = "a profile of layers times the device only: name a run to include loading"
+    if source.kind == "layers" and source.data_set is None:
+        left_out["loading"] = "a profile of layers without --data times the device only: name a run to include loading"
     if source.cold is None:
         left_out["cold"] = (
             "the run read from memory, and no stored run of this setting used --cache cold: the forecast "
@@ -438,7 +438,7 @@ class ForecastStudy(KeptStudy):
         self._plan = plan
         source = plan.facts.source
         super().__init__(store.new_study("forecast", [source.model, f"{plan.facts.asked.epochs}-epochs"]))
-        self._facts = plan.facts
+        self._facts = replace(plan.facts, others=source.others)  # its steps' times are of that machine
 
     def facts(self) -> ForecastFacts:
         """What is known so far."""

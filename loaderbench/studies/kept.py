@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.studies import judge
 from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.kinds import kind_of
+from loaderbench.recording.others import TimedFacts
 from loaderbench.recording.progress import Message, Phase, StepsDone
 from loaderbench.recording.store import LOG_FILE, StudyFolder
 from loaderbench.recording.studies import Findings, StudyFacts, StudyRecord
+from loaderbench.samplers.cpu import Others
 
 Say = Callable[[str, bool], None]
 """Called with (a line, whether it stays); a line that does not stay is replaced by the next."""
@@ -23,6 +26,7 @@ class KeptStudy(ABC):
 
     def __init__(self, folder: StudyFolder) -> None:
         self._folder = folder
+        self._others = Others()
 
     @abstractmethod
     def run(self, say: Say) -> None:
@@ -61,6 +65,8 @@ class KeptStudy(ABC):
     def study(self) -> StudyRecord:
         """The study as it is stored."""
         facts = self.facts()
+        if isinstance(facts, TimedFacts) and facts.others is None:
+            facts = replace(facts, others=self._others.seen())
         return record_in(self._folder, facts, judge(facts, {}))
 
     def store(self) -> StudyRecord:

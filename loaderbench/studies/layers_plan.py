@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from loaderbench.cases.case import Case, Step
+from loaderbench.cases.inputs import words_of
 from loaderbench.cases.options import ModelOptions
 from loaderbench.cases.study import check_range, read_options
 from loaderbench.devices.select import traits_of
@@ -87,6 +88,8 @@ def _case(model: str, options: ModelOptions, data: DataOptions, step: Step) -> C
     Raises:
         ConfigError: no such data set or loader, or a model that takes other images than loaders deliver.
     """
+    if step.inputs is not None:
+        raise ConfigError(f"loaders deliver square images, not {words_of(step.inputs)}: leave --data out")
     if step.channels != 3:
         raise ConfigError(f"loaders deliver images with 3 channels, not {step.channels}: leave --input-shape out")
     size = max(step.input_size or 0, LEAST_RUN_SIZE)
@@ -99,4 +102,4 @@ def _case(model: str, options: ModelOptions, data: DataOptions, step: Step) -> C
     )  # fmt: skip
     asked.require_single("model layers", "loader")
     case = planned(asked, find_data_sets(data.data, asked))[0]
-    return replace(case, step=replace(case.step, optimizer=step.optimizer, input_size=step.input_size))
+    return replace(case, step=replace(case.step, optimizer=step.optimizer, input_size=step.input_size, loss=step.loss))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from loaderbench.recording.machines import same_setup
 from loaderbench.recording.progress import Message
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import NotStored, RunFolder, Store
+from loaderbench.reporting.live import Progress, cell_of_notebook
 from loaderbench.reporting.words import worded
 from loaderbench.running.jobs.table import MEASURE, MeasureRequest
 from loaderbench.running.peers import Seat
@@ -41,6 +43,18 @@ def quiet(message: Message) -> None:
 
 def unwatched(case: Case, message: Message) -> None:
     """Ignores a case's progress message."""
+
+
+@contextmanager
+def shown(on_message: OnMessage, num_cases: int) -> Iterator[tuple[OnMessage, Callable[[RunRecord], None]]]:
+    """What to call with the messages and records of some cases: `on_message`; in a notebook where none was given, a
+    view of the progress below the cell."""
+    cell = cell_of_notebook() if on_message is unwatched else None
+    if cell is None:
+        yield on_message, lambda record: None
+        return
+    with Progress(num_cases, quiet=False, cell=cell) as view:
+        yield view.message, view.finished
 
 
 class Spilled(CaseFailed):

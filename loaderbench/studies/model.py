@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from loaderbench import plugins
 from loaderbench.cases.case import MODES, OPTIMIZERS, PRECISIONS, Precision, Step
+from loaderbench.cases.inputs import Input, image_side, inputs_asked, sample_inputs, text_of
 from loaderbench.cases.options import Memory, ModelOptions, read
 from loaderbench.cases.study import MOST_SEED, MOST_SIDE, check_choice, check_range
 from loaderbench.cases.traits import DeviceTraits
@@ -15,6 +17,7 @@ from loaderbench.devices.select import lacks, num_visible_gpus, nvml_ordinal, pa
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.machine import available_memory_bytes, environment
 from loaderbench.printable import memory_size
+from loaderbench.workloads.known import check_path
 
 INPUT_SIZE = 224
 LENET = "lenet"
@@ -43,7 +46,9 @@ def plan_model(model: str, options: ModelOptions, instead: Sequence[str] = ("emu
     if options.precision is not None:
         check_choice("--precision", options.precision, PRECISIONS)
     check_range("--seed", options.seed, 0, MOST_SEED)
-    channels, side = _input_shape(model, options)
+    channels, side, inputs = _inputs(model, options)
+    if options.loss is not None:
+        check_path(options.loss, "--loss")
     text = options.device
     if text == "auto":
         text = "cuda" if num_visible_gpus() else "cpu"
@@ -51,12 +56,18 @@ def plan_model(model: str, options: ModelOptions, instead: Sequence[str] = ("emu
         choice = parse_device(text, model=model, mode=mode, precision=options.precision, batch_size=1, instead=instead)
     except UnavailableError as error:
         raise ConfigError(str(error)) from error
-    _check_channels(model, channels, choice.traits)
+    if inputs is None:
+        _check_channels(model, channels, choice.traits)
     precision = typing.cast(Precision, choice.precision)
     if (why := lacks(choice.device, precision)) is not None:
         raise ConfigError(why)
-    step = Step(model, mode, precision, choice.device, 1, side, optimizer=optimizer, channels=channels)
+    step = Step(
+        model, mode, precision, choice.device, 1, side, optimizer=optimizer, channels=channels, inputs=inputs,
+        loss=options.loss,
+    )  # fmt: skip
     plugins.check_model(step, replace(choice.traits, workload=None))  # the model itself is traced on any device
+    if not choice.traits.computes:
+        image_side(step)
     return ModelPlan(step, choice.traits, options.seed)
 
 
@@ -70,22 +81,26 @@ def _check_channels(model: str, channels: int, device: DeviceTraits) -> None:
         )
 
 
-def _input_shape(model: str, options: ModelOptions) -> tuple[int, int]:
-    """(channels, side) of the images.
+def _inputs(model: str, options: ModelOptions) -> tuple[int, int | None, str | None]:
+    """(channels, side) of square images; else their channels, None, and the inputs as a step keeps them.
 
     Raises:
-        ConfigError: the shape is not that of square images, or contradicts the size.
+        ConfigError: a shape or type that is none, or that contradicts the size.
     """
     channels, side = (1, 28) if model == LENET else (3, INPUT_SIZE)
-    shape, size = options.input_shape, options.input_size
-    if shape is not None:
-        if len(shape) != 3 or shape[1] != shape[2] or min(shape) < 1:
-            raise ConfigError(f"--input-shape {','.join(map(str, shape))}: give the shape of square images, C,S,S")
-        if size not in (None, shape[1]):
-            raise ConfigError(f"--input-size {size} and --input-shape differ: leave --input-size out")
-        return shape[0], shape[1]
+    shapes, size, dtypes = options.input_shape, options.input_size, options.input_dtype or ()
     check_range("--input-size", size, 1, MOST_SIDE)
-    return channels, size or side
+    if shapes is None:
+        if set(dtypes) - {"float32"}:
+            raise ConfigError("--input-dtype needs --input-shape: give the shape of a sample, such as 512")
+        return channels, size or side, None
+    inputs = inputs_asked(shapes, dtypes)
+    shape = inputs[0].shape
+    if size is not None and (len(inputs) > 1 or shape[1:] != (size, size)):
+        raise ConfigError(f"--input-size {size} and --input-shape differ: leave --input-size out")
+    if len(inputs) == 1 and inputs[0] == Input(shape) and len(shape) == 3 and shape[1] == shape[2]:
+        return shape[0], shape[1], None
+    return channels, None, text_of(inputs)
 
 
 @dataclass(frozen=True)
@@ -120,11 +135,12 @@ def memory_limit(planned: ModelPlan, memory: str | None) -> MemoryLimit:
 
 def _check_holds_an_image(step: Step, memory_bytes: int, memory: str | None) -> None:
     """Raises ConfigError where no model could run: an image takes a byte a value, or more."""
-    assert step.input_size is not None
-    least = step.channels * step.input_size**2
+    inputs = sample_inputs(step)
+    least = sum(math.prod(one.shape) for one in inputs)
     if memory_bytes < least:
-        shape = f"{step.channels}×{step.input_size}×{step.input_size}"
-        raise ConfigError(f"--memory {memory}: one image of {shape} takes {memory_size(least)}; give more, e.g. 1G")
+        noun = "image" if step.inputs is None else "sample"
+        shape = " and ".join(one.words for one in inputs)
+        raise ConfigError(f"--memory {memory}: one {noun} of {shape} takes {memory_size(least)}; give more, e.g. 1G")
 
 
 def device_memory(planned: ModelPlan) -> tuple[int, str] | None:

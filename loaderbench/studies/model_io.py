@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from loaderbench.cases.inputs import sample_bytes
 from loaderbench.errors import CaseFailed, OutOfMemory
 from loaderbench.machine import environment
 from loaderbench.recording.model_io import CopiesFacts, IoFacts
@@ -26,13 +27,13 @@ class IoStudy(KeptStudy):
     def __init__(self, plan: IoPlan, store: Store) -> None:
         self._plan = plan
         super().__init__(store.new_study("model_io", [plan.step.model, plan.step.device]))
-        assert plan.step.input_size is not None
         self._facts = IoFacts(
             model=plan.step.model,
             precision=plan.step.precision,
             device_name=plan.step.device,
             input_size=plan.step.input_size,
             channels=plan.step.channels,
+            inputs=plan.step.inputs,
             seed=plan.seed,
             environment=environment(),
             known=plan.known,
@@ -66,8 +67,7 @@ class IoStudy(KeptStudy):
         """
         if self._plan.known is not None:
             step = self._plan.step
-            assert step.input_size is not None
-            image_bytes = step.channels * step.input_size**2 * FLOAT_BYTES
+            image_bytes = sample_bytes(step)
             for size in self._plan.batches:
                 self._add(CopiesFacts(size, size * image_bytes, size * NUM_OUTPUTS * FLOAT_BYTES))
             return

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from loaderbench.analysis.sizing import sized, steps_needed, surely_above
+from loaderbench.cases.inputs import image_side
 from loaderbench.devices.base import KnownTimes
 from loaderbench.errors import BatchTooSmall, ConfigError, OutOfMemory
 from loaderbench.findings.table import words
@@ -118,7 +119,7 @@ class SizeStudy(KeptStudy):
         names = ("allocated_bytes", "reserved_bytes", "process_bytes", "rss_growth_bytes")
         missing = dict.fromkeys(names, words("emulated_has_no_model", {}))
         for size in sizes:
-            time_ms = times.period_ms(size, plan.step.input_size)
+            time_ms = times.period_ms(size, image_side(plan.step))
             known = KnownStep(time_ms.value / 1e3, time_ms.label, time_ms.source)
             memory = MemoryFacts(None, None, None, None, missing)
             self.batches.append(BatchFacts(size, "ok", memory=memory, known=known))
@@ -291,7 +292,6 @@ class SizeStudy(KeptStudy):
     def facts(self) -> SizeFacts:
         """What was measured so far."""
         plan, step = self._plan, self._plan.step
-        assert step.input_size is not None
         return SizeFacts(
             model=step.model,
             mode=step.mode,
@@ -300,6 +300,7 @@ class SizeStudy(KeptStudy):
             device_name=step.device,
             input_size=step.input_size,
             channels=step.channels,
+            inputs=step.inputs,
             seed=plan.seed,
             target_per_s=plan.target_per_s,
             latency_s=plan.latency_s,

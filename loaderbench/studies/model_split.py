@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.analysis.model_split import deviation_of, tolerance_of
+from loaderbench.cases.inputs import image_side
 from loaderbench.devices.select import profile_link
 from loaderbench.errors import CaseFailed, ConfigError, LoaderbenchError, UnavailableError
 from loaderbench.findings.table import words
@@ -41,6 +42,8 @@ TURNS_S = 4.0
 """Turns go on until both kinds together took this long, where their number was not asked for: ten turns of a small
 model are over within a second, in which a shared processor's speed may be half of what it is on average."""
 MOST_TURNS = 200
+MOST_LEFT_OUT = 2
+"""Turns of both that are left out and done again, for each that was asked for."""
 MOST_MENDED = 3
 """Searches after a split's own sizes were measured, since they lay between measured ones."""
 
@@ -58,6 +61,7 @@ class SplitStudy(KeptStudy):
             precision=plan.precision,
             input_size=plan.input_size,
             channels=plan.channels,
+            inputs=plan.inputs,
             batch_size=plan.batch_size,
             seed=plan.seed,
             environment=plan.environment,
@@ -254,16 +258,16 @@ class SplitStudy(KeptStudy):
                 f"[turn {number} of {max(number, self._plan.num_turns)}] the split, then the fastest device alone",
                 False,
             )
-            taken = []
-            for kept, asked in ((self._split, parts), (self._alone, alone)):
-                if asked:
-                    kept.append(members.run(asked))
-                    taken.append(kept)
-            sum_s += sum(kept[-1].seconds for kept in taken)
-            if any(kept[-1].is_late for kept in taken):  # a late turn would be held against one that was not
-                for kept in taken:
-                    kept.pop()
+            # Neighbours count together or not at all: a machine that makes one late meets the other, too.
+            taken = [(kept, members.run(asked, again=0)) for kept, asked in ((self._split, parts), (self._alone, alone))
+                     if asked]  # fmt: skip
+            sum_s += sum(turn.seconds for _, turn in taken)
+            if any(turn.is_late for _, turn in taken):
                 self._facts = replace(self._facts, num_left_out=self._facts.num_left_out + 1)
+                number -= self._facts.num_left_out <= MOST_LEFT_OUT * self._plan.num_turns
+            else:
+                for kept, turn in taken:
+                    kept.append(turn)
             self._facts = replace(self._facts, stolen_turns_fraction=self._stolen.fraction())
         self.store()
 
@@ -355,7 +359,7 @@ def _known(member: MemberPlan, size: int) -> KnownTimes | None:
     """Where the time of a part of this size comes from; of the whole batch for 0. None: it is measured."""
     if member.times is None:
         return None
-    one = member.times.period_ms(size or member.step.batch_size, member.step.input_size)
+    one = member.times.period_ms(size or member.step.batch_size, image_side(member.step))
     link, source = profile_link(member.device)
     known = member.times.period_ms(member.times.largest_batch)
     made_of = "" if one.label == known.label else f", {known.label}: {known.source}"

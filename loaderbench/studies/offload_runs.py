@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from loaderbench.cases.case import Step
+from loaderbench.cases.inputs import image_side
 from loaderbench.devices.base import KnownTime, KnownTimes
 from loaderbench.devices.select import profile_link
 from loaderbench.errors import ConfigError, OutOfMemory, UnavailableError
@@ -98,7 +99,7 @@ class Replays:
 
     def run(self, facts: SettingFacts, trace: SavedTrace, plan: Plan | None) -> SettingFacts:
         """The facts with the replay."""
-        known = self._taken[facts.batch_size] = self._times.period_ms(facts.batch_size, self._step.input_size)
+        known = self._taken[facts.batch_size] = self._times.period_ms(facts.batch_size, image_side(self._step))
         done = replay(trace, plan or plan_for(trace), step_s=known.value / 1e3, link_bytes_per_s=self._link)
         return replace(facts, replay=done)
 

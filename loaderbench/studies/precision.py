@@ -128,6 +128,7 @@ class PrecisionStudy(KeptStudy):
             num_steps=self._plan.num_steps,
             batch_size=step.batch_size,
             input_size=step.input_size,
+            inputs=step.inputs,
             seed=self._plan.seed,
             environment=self._environment,
             device=self._device,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from loaderbench import plugins
 from loaderbench.cases.case import MODES, PRECISIONS, REFERENCE, Step
-from loaderbench.cases.options import PrecisionOptions
+from loaderbench.cases.inputs import words_of
+from loaderbench.cases.options import ModelOptions, PrecisionOptions
 from loaderbench.cases.study import (
     MOST_SEED,
     MOST_SIDE,
@@ -17,6 +17,7 @@ from loaderbench.cases.study import (
 )
 from loaderbench.devices.select import DeviceChoice, num_visible_gpus, parse_device, traits_of
 from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.studies.model import plan_model
 
 NUM_STEPS, BATCH_SIZE, INPUT_SIZE = 100, 64, 224
 CPU_NUM_STEPS, CPU_BATCH_SIZE, CPU_INPUT_SIZE = 30, 8, 64
@@ -55,15 +56,12 @@ def plan_precision(options: PrecisionOptions) -> PrecisionPlan:
     check_range("--steps", num_steps, 2)
     check_range("--seed", options.seed, 0, MOST_SEED)
     check_loss_scale(options.loss_scale, precisions, options.mode, computes=choice.traits.computes)
-    template = Step(
-        model=options.model,
-        mode="train" if options.mode == "train" else "infer",
-        precision=REFERENCE,
-        device=choice.device,
-        batch_size=batch_size,
-        input_size=input_size,
-    )
-    plugins.check_model(template, choice.traits)
+    shape = ModelOptions(
+        mode=options.mode, input_size=input_size if options.input_shape is None else options.input_size,
+        input_shape=options.input_shape, input_dtype=options.input_dtype, loss=options.loss,
+        optimizer=options.optimizer, device=choice.device, precision=REFERENCE,
+    )  # fmt: skip
+    template = replace(plan_model(options.model, shape, instead=("cpu",)).step, batch_size=batch_size)
     steps = tuple(
         replace(template, precision=name, loss_scale=options.loss_scale if name in SCALED_PRECISIONS else None)
         for name in dict.fromkeys((REFERENCE, *precisions))
@@ -87,8 +85,9 @@ def _device(options: PrecisionOptions) -> DeviceChoice:
 
 def _note(options: PrecisionOptions, num_steps: int, step: Step) -> str:
     missing = "No NVIDIA GPU here: " if options.device == "auto" else ""
-    size = step.input_size
+    size = f"images of {step.input_size}×{step.input_size}"
+    size = size if step.inputs is None else f"samples of {words_of(step.inputs)}"
     return (
-        f"{missing}{num_steps} steps run on the CPU, {step.batch_size} images of {size}×{size} each; the "
-        "remaining time appears after the first steps."
+        f"{missing}{num_steps} steps run on the CPU, {step.batch_size} {size} each; the remaining time appears "
+        "after the first steps."
     )

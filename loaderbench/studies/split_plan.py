@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loaderbench.cases.case import Precision, Step
+from loaderbench.cases.inputs import image_side, sample_bytes, table_shape
 from loaderbench.cases.options import ModelOptions, Time, is_count
 from loaderbench.cases.study import check_range
 from loaderbench.devices.base import KnownTimes
@@ -52,10 +53,10 @@ class MemberPlan:
 
     def known_seconds(self, size: int) -> float:
         """Time of a part of this size by the profile: the copy of the images, then the step. Only where it is known."""
-        assert self.times is not None and self.step.input_size is not None
-        image_bytes = self.step.channels * self.step.input_size**2 * FLOAT_BYTES + LABEL_BYTES
+        assert self.times is not None
+        image_bytes = sample_bytes(self.step) + LABEL_BYTES
         copy_s = size * image_bytes / self.link_bytes_per_s
-        return copy_s + self.times.period_ms(size, self.step.input_size).value / 1e3
+        return copy_s + self.times.period_ms(size, image_side(self.step)).value / 1e3
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,9 @@ class SplitPlan:
 
     model: str
     precision: Precision
-    input_size: int
+    input_size: int | None
     channels: int
+    inputs: str | None
     batch_size: int
     seed: int
     num_turns: int
@@ -121,15 +123,14 @@ def plan_split(
             raise
         raise ConfigError(f"{error}: use other devices{_such_as(model, options)}") from error
     step = planned[0].step
-    assert step.input_size is not None
     found = environment()
-    shape = (step.channels, step.input_size, step.input_size)
-    subject = TableSubject(model, "infer", step.precision, shape, machine_of(found))
+    subject = TableSubject(model, "infer", step.precision, table_shape(step), machine_of(found))
     return SplitPlan(
         model=model,
         precision=step.precision,
         input_size=step.input_size,
         channels=step.channels,
+        inputs=step.inputs,
         batch_size=batch_size,
         seed=planned[0].seed,
         num_turns=TURNS if turns is None else turns,

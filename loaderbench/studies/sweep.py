@@ -20,7 +20,7 @@ from loaderbench.recording.studies import StudyRecord, Sweep, SweepFacts
 from loaderbench.reporting.price import with_price
 from loaderbench.running.process import Ahead
 from loaderbench.studies.kept import record_in
-from loaderbench.studies.measure import OnMessage, finished_records, measure_case, unwatched
+from loaderbench.studies.measure import OnMessage, finished_records, measure_case, shown, unwatched
 from loaderbench.studies.refusals import planned
 from loaderbench.studies.request import (
     DEFAULT_RESOLUTIONS,
@@ -81,7 +81,8 @@ def run(
     if len(cases) > 1:
         raise ConfigError(f"these options give {len(cases)} runs, and run() returns one: use sweep()")
     study = SweepStudy(cases, Store(results), tag=tag)
-    study.measure(on_message, lambda record: None)
+    with shown(on_message, len(cases)) as calls:
+        study.measure(*calls)
     if verify:
         study.verify(lambda case, line: say(line))
     return study.records[0]
@@ -112,7 +113,8 @@ def sweep(
     subjects = find_data_sets(dataset, asked, generated=DEFAULT_RESOLUTIONS)
     cases = planned(asked, subjects, on_note=say)
     study = SweepStudy(cases, Store(results), loaders=asked.loader or (), resume=resume, tag=tag)
-    study.measure(on_message, lambda record: None)
+    with shown(on_message, len(cases)) as calls:
+        study.measure(*calls)
     stored = study.store_study()
     return SweepResult(tuple(study.records), study.findings(), stored.study_id)
 

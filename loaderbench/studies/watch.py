@@ -34,6 +34,7 @@ from loaderbench.recording.facts import Run
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store
 from loaderbench.reporting.console import make_console
+from loaderbench.reporting.live import CellLine, cell_of_notebook
 from loaderbench.reporting.studies import print_findings
 from loaderbench.reporting.terminal import print_run
 from loaderbench.running.beside import Beside
@@ -41,10 +42,12 @@ from loaderbench.samplers.cpu_window import children_cpu_s
 from loaderbench.studies.interpreter import Interpreter
 from loaderbench.studies.measure import Spilled, stored
 from loaderbench.studies.script_ends import ScriptEnds, before_leaving, let_workers_end
+from loaderbench.studies.watch_logging import WatchLog
 from loaderbench.studies.watch_ranks import WatchedRank
-from loaderbench.studies.watch_writing import Writing, check_every
+from loaderbench.studies.watch_writing import Judging, Writing, check_every
 from loaderbench.studies.watched import ended_early, nothing_seen
 from loaderbench.studies.watched_run import run_of
+from loaderbench.trackers.tracker import names_of
 from loaderbench.watching.applying import Applier
 from loaderbench.watching.batch_function import BatchFunction
 from loaderbench.watching.data_loader import noticed
@@ -80,10 +83,12 @@ class ScriptWatch:
         every_s: float | None = None,
         rank: WatchedRank | None = None,
         ended: Callable[[], None] | None = None,
+        judging: Judging | None = None,
+        log_to: Sequence[str] = (),
     ) -> None:
         """`apply`: set arguments of the script's loader as is advised. `every_s`: store the run so often while it goes
         on. `rank`: of one of several. `ended`: called once what was seen is stored, whatever ends the script; stderr is
-        the process's own then.
+        the process's own then. `log_to`: names of trackers. `judging`: for those that look on.
 
         Raises:
             ConfigError: this process is watched already.
@@ -94,6 +99,9 @@ class ScriptWatch:
         self._path = str(Path(script).absolute())  # the script may go to another folder
         self._store, self._tell, self._probes, self._every_s = store, tell, probes, every_s
         self._say_ended = ended
+        self._judging = judging or Judging(self.name, None if rank is None else rank.beside)
+        self._log_to = log_to
+        self._logging: WatchLog | None = None
         self._writing: Writing | None = None
         self._applier = Applier(self._advised) if apply else None
         self.record: RunRecord | None = None
@@ -143,6 +151,8 @@ class ScriptWatch:
         with all_noticed(watcher, self._applier):
             watcher.before_first = threads_heeded()
             self.watcher = _Watch.current = watcher
+            self._logging = _Watch.logging = WatchLog(self.name, self._judging, rank)
+            self._logging.add(self._log_to, watcher)
             watcher.sample()
             self._children_cpu_s = children_cpu_s()  # importing PyTorch may start processes, too
             without_loader = None if watcher.sampling is None else BatchFunction(watcher)
@@ -160,7 +170,7 @@ class ScriptWatch:
                 let_workers_end()
                 if without_loader is not None:
                     without_loader.close()
-                _Watch.current = None
+                _Watch.current = _Watch.logging = None
         if originals.os.getpid() != self._pid:
             return code
         try:
@@ -226,6 +236,8 @@ class ScriptWatch:
                 say_problem(ended_early(self.watcher, self._failed, is_judged=True))
             if self._say_ended is not None:
                 self._say_ended()
+            if self._logging is not None and self.watcher is not None:
+                self._logging.end(self.watcher, self.record, self._store, say_problem, failed=self._failed is not None)
 
     def _own_stderr(self) -> TextIO:
         """The process's stderr, whatever the script did with `sys.stderr`; nowhere, if the script has put another file
@@ -408,7 +420,11 @@ def _without_the_first(error: BaseException) -> BaseException:
 
 
 def watch(
-    batches: Iterable[T], *, results: str | os.PathLike[str] = RESULTS, every: float = EVERY_S
+    batches: Iterable[T],
+    *,
+    results: str | os.PathLike[str] = RESULTS,
+    every: float = EVERY_S,
+    log_to: str | Sequence[str] | None = None,
 ) -> WatchedBatches[T]:
     """Watch the batches that a training loop iterates: `for batch in loaderbench.watch(loader): …`.
 
@@ -422,13 +438,15 @@ def watch(
         results: the folder in which the run is stored.
         every: seconds between saves of the running watch (the first within 30 s), so that a killed script leaves a
             record; 0 saves only at the end. Only the call that starts the watch uses it.
+        log_to: experiment trackers to log to: `wandb`, `mlflow`, `tensorboard`, or several of them.
 
     Raises:
-        ConfigError: the results folder cannot be written; `every` is too small.
+        ConfigError: the results folder cannot be written; `every` is too small; there is no such tracker.
+        MissingExtra: the tracker's library is not installed.
     """
-    begun = watcher = _Watch.current
-    if watcher is None:
-        watcher = OwnWatch.begin(results, every).watcher
+    begun, trackers = _Watch.current, names_of(log_to)
+    watcher = OwnWatch.begin(results, every).watcher if begun is None else begun
+    log_too(trackers)
     kind = WatchedGenerator if hasattr(type(batches), "__next__") else WatchedBatches
     return kind(batches, watcher, _Watch.own, ends=begun is None)
 
@@ -438,10 +456,18 @@ def current() -> Watcher | None:
     return _Watch.current
 
 
+def log_too(trackers: Sequence[str]) -> None:
+    """Log the active watch to these trackers, too."""
+    if _Watch.current is not None and _Watch.logging is not None:
+        _Watch.logging.add(trackers, _Watch.current)
+
+
 class _Watch:
     """The one watch of this process."""
 
     current: Watcher | None = None
+    logging: WatchLog | None = None
+    """What logs it to trackers, if any are asked for."""
     own: OwnWatch | None = None
     """Where the script began it."""
 
@@ -464,7 +490,11 @@ class OwnWatch:
         self._watching, self._owner = all_noticed(self.watcher), originals.os.getpid()
         self._watching.__enter__()
         self.watcher.sample()
-        _Watch.current, _Watch.own = self.watcher, self
+        judging, cell = Judging(str(self._script), beside), cell_of_notebook()
+        if cell is not None:
+            self.watcher.display = CellLine(judging, cell).show
+        self._logging = WatchLog(self._script.name, judging, rank)
+        _Watch.current, _Watch.own, _Watch.logging = self.watcher, self, self._logging
         atexit.register(self.leave)
         # A process that multiprocessing forked ends without atexit, but with this.
         self._at_end = None if parent_process() is None else Finalize(None, self.leave, exitpriority=0)
@@ -495,12 +525,13 @@ class OwnWatch:
         if os._exit == self._exit:
             os._exit = self._python_exit
         self._watching.__exit__(None, None, None)
-        _Watch.current = _Watch.own = None
+        _Watch.current = _Watch.own = _Watch.logging = None
         record = store_watched(
             self.watcher, self._script.name, str(self._script), self._store, self._started_at, self._writing, None,
             self._rank,
         )  # fmt: skip
         say_watched(record, nothing_seen(self.watcher), self._rank)
+        self._logging.end(self.watcher, record, self._store, say_problem, failed=False)
         return record
 
     def leave(self) -> RunRecord | None:
@@ -528,7 +559,7 @@ def say_watched(record: RunRecord | None, nothing: str, rank: WatchedRank | None
     if rank is not None and rank.problem is not None:
         console.print(f"loaderbench: {rank.problem}", soft_wrap=True, highlight=False)
     if rank is not None and rank.study is not None and rank.study.findings is not None:
-        print_findings(rank.study.facts, rank.study.findings, console)
+        print_findings(rank.study.facts, rank.study.findings, console, study_id=rank.study.study_id)
         console.print(f"study {rank.study.study_id}", soft_wrap=True, highlight=False)
     elif record is None:
         console.print(f"loaderbench: {nothing}", soft_wrap=True, highlight=False)

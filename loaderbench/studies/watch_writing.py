@@ -15,7 +15,7 @@ from loaderbench.analysis.record import analyze
 from loaderbench.errors import ConfigError
 from loaderbench.originals import os, time
 from loaderbench.recording.facts import Run, WatchedFacts
-from loaderbench.recording.record import Verdict
+from loaderbench.recording.record import RunRecord, Verdict
 from loaderbench.recording.store import NotStored, RunFolder, Store
 from loaderbench.running.beside import Beside
 from loaderbench.studies.measure import judged
@@ -77,6 +77,8 @@ class Judging:
         self._thread, self._has_ended = OneThread(), False
         self._due_ns: int | None = None
         self.verdict: Verdict | None = None
+        self.record: RunRecord | None = None
+        """The last one, without its words."""
         self.problem: str | None = None
         """Why there is none (any more)."""
 
@@ -103,7 +105,8 @@ class Judging:
         try:
             run = run_of(taken, self._script, self._script, "", None, self._beside)
             if run is not None:
-                self.verdict, wait_s = analyze(run).verdict, JUDGED_AGAIN_S
+                self.record, wait_s = analyze(run), JUDGED_AGAIN_S
+                self.verdict = self.record.verdict
         except Exception as error:  # only the line does without: what is stored is judged anew
             self._has_ended, self.problem = True, type(error).__name__
         watcher.judging_s += time.thread_time() - begun_cpu

@@ -58,6 +58,15 @@ class DataLoaderQueue:
         missing = sum(len(task) == 1 and works[task[0]] for task in iterator._task_info.values())
         return bool(iterator._data_queue.qsize() >= missing)
 
+    def size(self) -> int:
+        """How many batches there are once it is full: none of those that workers at their shards' ends were asked for.
+        Raises AttributeError as `is_full` does."""
+        iterator: Any = self._reference()
+        if iterator is None:
+            return 0
+        works = iterator._workers_status
+        return sum(len(task) > 1 or works[task[0]] for task in iterator._task_info.values())
+
     def killed(self) -> list[tuple[int, int]]:
         """(number, signal) of the workers that a signal ended."""
         workers = enumerate(getattr(self._reference(), "_workers", []))

@@ -270,8 +270,9 @@ class Watched:
         assert queue is not None
         self._close()
         watcher.enter(self.seen, "held", called)
-        if watcher.hold(self, queue):
+        if watcher.hold(self, queue) and (size := queue.size()):
             watcher.num_bursts += 1
+            more = min(more, size - 1)
             if watcher.device is None:  # there the host's own waits are hidden
                 watcher.clock.begin()
                 self._cpu_since = time.thread_time()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +36,12 @@ OF_LOADER = {
     "_pin_memory_loop": "pin",
 }
 """Functions of PyTorch's loader (2.4 to 2.15), and the part that what they call belongs to."""
+_FEEDS = re.compile(
+    r"/(nvidia/dali|grain|tensorflow/python/data|torchdata|webdataset|litdata|streaming/base|spdl|ray/data|ffcv"
+    r"|datasets)/"
+)
+"""Folders of other libraries that give batches."""
+_OF_PYTHON = re.compile(r"/lib(64)?/python3\.\d+t?/")
 _OURS = {
     "Watched.step": "loader", "Watcher.hold": "held", "Watcher.fill": "held", "Doses.give": "held",
     "SpanRing.rest": "held",
@@ -120,7 +127,25 @@ def _part_of(frames: Sequence[Frame]) -> tuple[str, list[Frame], bool]:
         if _is_runner(frame):
             continue
         inside.append(frame)
-    return "step", inside, at_start
+    fed = next((at for at, frame in enumerate(inside) if _feeds(frame)), None)
+    if fed is not None:
+        own = [frame for frame in inside[:fed] if is_users(frame.file)]
+        return "loader", inside[:fed] if own else inside, at_start  # the user's code that it calls, or that calls it
+    if any(frame.function.endswith("Queue.put") and frame.file.endswith("queues.py") for frame in inside):
+        return "indices", inside, at_start  # of another loader's worker: its queue is full
+    return ("import" if any(_imports(frame) for frame in frames) else "step"), inside, at_start
+
+
+def _feeds(frame: Frame) -> bool:
+    """Whether it is another library's loader, or a queue that a thread of the process fills."""
+    if is_users(frame.file):
+        return False
+    is_queue = os.path.basename(frame.file) == "queue.py" and frame.function.rpartition(".")[2] == "get"
+    return is_queue or _FEEDS.search(frame.file) is not None
+
+
+def _imports(frame: Frame) -> bool:
+    return frame.file.startswith("<frozen importlib") and frame.function == "_find_and_load"
 
 
 def _finer(part: str, inside: Sequence[Frame], frames: Sequence[Frame]) -> str:
@@ -150,9 +175,18 @@ def _of_step(inside: Sequence[Frame], own: Sequence[Frame]) -> tuple[str, int]:
     return "step", 0
 
 
+def is_watchs(frames: Sequence[Frame]) -> bool:
+    """Whether a thread is one of the watch's own: code of ours runs it, and none of the user's."""
+    return any(frame.file.startswith(OURS) for frame in frames) and not any(is_users(frame.file) for frame in frames)
+
+
 def is_users(file: str) -> bool:
-    """Whether the code of a file is the user's own: no library's, and none of ours."""
-    return is_own(file) and not file.startswith((OURS, "<frozen", "<__array_function__"))
+    """Whether the code of a file is the user's own: no library's of any Python, and none of ours."""
+    return (
+        is_own(file)
+        and not file.startswith((OURS, "<frozen", "<__array_function__"))
+        and _OF_PYTHON.search(file) is None
+    )
 
 
 def _is_runner(frame: Frame) -> bool:

@@ -20,7 +20,7 @@ from contextlib import suppress
 
 from loaderbench.samplers.stacks import CannotLearn, Frame, Process, PythonThread, learn
 from loaderbench.samplers.thread_states import PRIVATE_LOCK, ThreadFiles
-from loaderbench.watching.places import Spot, spot_of
+from loaderbench.watching.places import Spot, is_watchs, spot_of
 
 PER_S = 40.0
 """Samples a second at first; the interval of a share of half the time is ± 5 points after 10 s."""
@@ -108,10 +108,13 @@ class _Sampler:
             self._files.pop(key, None)
             return False
         if always or look.state == "running":
+            frames = thread.frames()
+            if not always and is_watchs(frames):
+                return True
             gil = look.detail == PRIVATE_LOCK and process.waits_for_gil(look.lock)
             state = "gil" if gil else look.state
             counters = f"{look.ran_s:.6f} {look.queued_s:.6f}"
-            self._add(now, role, state, counters, thread.frames(), weight)
+            self._add(now, role, state, counters, frames, weight)
         return True
 
     def _add(self, now: int, role: str, state: str, counters: str, frames: tuple[Frame, ...], weight: float) -> None:

@@ -145,6 +145,10 @@ class Queue(Protocol):
 
     def is_full(self) -> bool: ...
 
+    def size(self) -> int:
+        """Batches in it while it is full."""
+        ...
+
     def killed(self) -> list[tuple[int, int]]:
         """(number, signal) of the processes that a signal ended."""
         ...

@@ -19,11 +19,13 @@ class Workload(Protocol):
     """PHASE_FIELDS of each step since it was last cleared; empty where the steps have no such parts."""
 
     def step(self, inputs: Any, targets: Any) -> None:
-        """Enqueue one step on device tensors: inputs [N, 3, S, S] float32 or uint8, targets int64 [N]."""
+        """Enqueue one step on device tensors: inputs [N, 3, S, S] float32 or uint8, targets int64 [N]; or what
+        `example` gives."""
         ...
 
     def example(self, output: str) -> tuple[Any, Any]:
-        """A random host batch of the shape and type that the loader delivers (`float32` or `uint8`)."""
+        """A random host batch of the shape and type that the loader delivers (`float32` or `uint8`); of a user's model
+        that takes no square images, what it takes."""
         ...
 
     def describe(self) -> WorkloadFacts:

@@ -61,6 +61,9 @@ class Visitor(Protocol):
 
     def visit(self, site: Site, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Keywords) -> Any: ...
 
+    # A visitor may have a method `revisit` with the same arguments: it makes the calls of a module that the backward
+    # pass runs again, as checkpointing does.
+
 
 class CallTracer(TorchFunctionMode):
     """Shows a model's calls to a visitor, within `installed` and within this context."""
@@ -102,8 +105,11 @@ class CallTracer(TorchFunctionMode):
 
     def _leaf(self, site: Site, forward: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self._inside or not self._entered or self._visitor is None:
-                return forward(*args, **kwargs)  # a call within a call; or the backward pass runs the forward again
+            if self._inside or self._visitor is None:
+                return forward(*args, **kwargs)  # a call within a call
+            if not self._entered:  # the backward pass runs the forward again
+                revisit = getattr(self._visitor, "revisit", None)
+                return forward(*args, **kwargs) if revisit is None else revisit(site, forward, args, kwargs)
             self._inside = True
             mode = _pop()  # its functions need not be shown
             try:

@@ -12,6 +12,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from loaderbench.cases.case import Step
+from loaderbench.cases.inputs import words_of
 from loaderbench.devices.select import traits_of
 from loaderbench.errors import ConfigError
 
@@ -46,11 +47,17 @@ def unknown_model(name: str, known: Collection[str]) -> ConfigError:
 
 def check_factory(path: str, step: Step) -> None:
     """Raises ConfigError if there is no such module, without importing it."""
+    check_path(path, "--model")
+
+
+def check_path(path: str, flag: str) -> None:
+    """Raises ConfigError if `package.module:name` names no module, without importing it."""
     module, _, name = path.partition(":")
     if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
-        raise ConfigError(f"--model {path}: give package.module:factory, such as my_models:make")
+        made = "factory, such as my_models:make" if flag == "--model" else "function, such as my_models:loss"
+        raise ConfigError(f"{flag} {path}: give package.module:{made}")
     if not _is_there(module):
-        raise ConfigError(f"--model {path}: there is no module {module}; run in its folder, or set PYTHONPATH")
+        raise ConfigError(f"{flag} {path}: there is no module {module}; run in its folder, or set PYTHONPATH")
 
 
 def _is_there(module: str) -> bool:
@@ -73,7 +80,9 @@ def _found(name: str, places: Sequence[str] | None) -> ModuleSpec | None:
 
 
 def check_lenet(detail: str, step: Step) -> None:
-    """Raises ConfigError for images that are too small."""
+    """Raises ConfigError for images that are too small, and for other inputs."""
+    if step.inputs is not None:
+        raise ConfigError(f"lenet takes square images, not {words_of(step.inputs)}: give --input-shape 1,28,28")
     side = step.input_size
     if side is not None and side < LENET_MIN_SIDE:
         raise ConfigError(

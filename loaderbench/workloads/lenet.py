@@ -15,6 +15,7 @@ from torch import nn
 from loaderbench.cases.case import Step
 from loaderbench.devices.base import Device
 from loaderbench.workloads.example import known_size
+from loaderbench.workloads.factory import classifier
 from loaderbench.workloads.known import check_lenet
 from loaderbench.workloads.training import ModelWorkload
 
@@ -51,4 +52,5 @@ def build(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LeNet(step.channels, side, num_outputs)
-    return ModelWorkload(step, device, model, image_size=side, seed=seed, num_classes=num_outputs)
+    objective = classifier(step, num_outputs)
+    return ModelWorkload(step, device, model, image_size=side, seed=seed, num_classes=num_outputs, objective=objective)

@@ -1,9 +1,9 @@
-"""A classification model of PyTorch, in training or inference as PyTorch's users do it.
+"""A model of PyTorch, in training or inference as PyTorch's users do it.
 
-Train: forward, cross-entropy, backward, SGD (momentum 0.9, weight decay 1e-4 as in torchvision's ImageNet
-reference), or Adam (PyTorch's defaults) where the step asks for it. SGD's learning rate is 0.01, a tenth of the
-reference's, so that no model's loss overflows while it is measured on few images. Infer: eval and inference_mode. All
-precisions use channels_last.
+Train: forward, loss (cross-entropy for a classifier; workloads/objective.py has the rule), backward, SGD (momentum 0.9,
+weight decay 1e-4 as in torchvision's ImageNet reference), or Adam or AdamW (PyTorch's defaults) where the step asks for
+it. SGD's learning rate is 0.01, a tenth of the reference's, so that no model's loss overflows while it is measured on
+few images. Infer: eval and inference_mode. All precisions use channels_last, for what has images' four dimensions.
 
 | precision | weights, gradients, momentum | activations | needs |
 | --- | --- | --- | --- |
@@ -23,18 +23,22 @@ on the device.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from time import perf_counter_ns
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from loaderbench.cases.case import PRECISIONS, Step
+from loaderbench.cases.inputs import sample_inputs, words_of
 from loaderbench.devices.base import Device
 from loaderbench.errors import BatchTooSmall, ConfigError, OutOfMemory, UnavailableError
 from loaderbench.plain import JsonObject
 from loaderbench.recording.facts import OptimizerFacts, WorkloadFacts
-from loaderbench.workloads.example import NUM_CLASSES, random_batch
+from loaderbench.workloads.example import NUM_CLASSES, random_batch, random_inputs
+from loaderbench.workloads.objective import Objective
 
 BATCH_NORM_SAYS = "Expected more than 1 value per channel"
 """How PyTorch's batch norm begins its complaint about a batch of one whose map is 1×1."""
@@ -43,8 +47,8 @@ VIEW_SAYS = ("view size is not compatible with input tensor's size", "Cannot vie
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 LEARNING_RATE = 0.01
-ADAM_LEARNING_RATE = 1e-3
-"""PyTorch's default."""
+ADAMS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+"""`--optimizer` → the class, all of whose defaults are PyTorch's."""
 MOMENTUM = 0.9
 WEIGHT_DECAY = 1e-4
 FP16_LOSS_SCALE = 128.0
@@ -68,28 +72,34 @@ class ModelWorkload:
         device: Device,
         model: nn.Module,
         *,
-        image_size: int,
+        image_size: int | None,
         seed: int = 0,
         num_classes: int = NUM_CLASSES,
-        auxiliary_loss_weight: float = 0.0,
+        objective: Objective | None = None,
+        limits: Sequence[int] = (),
         details: JsonObject | None = None,
     ) -> None:
         """
         Args:
-            model: on the CPU, in fp32: images [N, 3, S, S] → logits [N, num_classes], or a tuple that begins with them,
-                the others those of auxiliary classifiers.
-            image_size: side of the square images.
+            model: on the CPU, in fp32. It takes the step's inputs.
+            image_size: side of the square images; None: the step says what it takes.
             seed: draws the examples.
-            auxiliary_loss_weight: weight of each auxiliary classifier's loss.
+            num_classes: of the data set, for the labels of images.
+            objective: the loss; None: of logits [N, num_classes].
+            limits: as of random_inputs.
             details: further facts about the model for the record.
         """
         self._asked, self._image_size, self._seed, self._num_classes = step, image_size, seed, num_classes
+        self._limits = tuple(limits)
+        self._objective = objective or Objective(
+            torch.empty(2, num_classes, device="meta"), integer_inputs=False, auxiliary_weight=0.0
+        )
         self._owner = device
         self._device: torch.device = device.torch_device
         self._train = step.mode == "train"
         check_precision(step.precision, device)
         _set_numerics(step.precision)
-        self._auxiliary_loss_weight, self._details = auxiliary_loss_weight, details or {}
+        self._details = details or {}
         kind, _, dtype = step.precision.rpartition("-")
         self._pure = kind == "pure"
         self._autocast_dtype = DTYPES[dtype] if kind == "amp" else None
@@ -111,7 +121,8 @@ class ModelWorkload:
         self._optimizer = self._build_optimizer() if self._train else None
         self.phases: list[tuple[int, int, int]] = []
         self.last_output: Any = None
-        """The last step's loss (train; scalar) or logits (infer), still on the device. Reading its value waits."""
+        """The last step's loss (train; scalar) or what the model returned (infer), still on the device. Reading its
+        value waits."""
 
     @property
     def model(self) -> nn.Module:
@@ -153,8 +164,8 @@ class ModelWorkload:
         self._optimizer = self._build_optimizer() if self._train else None
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
-        if self._asked.optimizer == "adam":
-            return torch.optim.Adam(self._model.parameters(), lr=ADAM_LEARNING_RATE)
+        if (adam := ADAMS.get(self._asked.optimizer)) is not None:
+            return adam(self._model.parameters())
         optimizer = torch.optim.SGD(
             self._model.parameters(),
             lr=LEARNING_RATE / self._loss_scale,
@@ -186,7 +197,7 @@ class ModelWorkload:
             raise
         except ValueError as error:
             if str(error).startswith(BATCH_NORM_SAYS):
-                raise BatchTooSmall(batch_of_one(self._asked.model, self._image_size)) from error
+                raise BatchTooSmall(self._batch_of_one()) from error
             raise
 
     def observed_step(self, inputs: Any, targets: Any) -> Any:
@@ -209,9 +220,18 @@ class ModelWorkload:
         """Check if a step may be skipped, so that `update` must follow a `backward`."""
         return self._scaler is not None
 
+    def _batch_of_one(self) -> str:
+        shape = sample_inputs(self._asked, self._image_size)[0].shape
+        return batch_of_one(self._asked.model, shape[1:])
+
     def prepared(self, inputs: Any) -> Any:
-        """Device inputs as the model takes them: its layout and type, uint8 normalized."""
+        """Device inputs as the model takes them: its layout and type, uint8 images normalized."""
         return self._prepare(inputs)
+
+    def scores(self) -> torch.Tensor:
+        """What the last step of inference gave: logits [M, classes] of each sample or position, else all values
+        [N, …]."""
+        return self._objective.scores(self.last_output)
 
     def zero_gradients(self) -> None:
         assert self._optimizer is not None
@@ -223,9 +243,9 @@ class ModelWorkload:
         try:
             if self._train:
                 with self._autocast():
-                    return self._loss(self._model(prepared), targets)
+                    return self._loss(self._outputs(prepared), targets)
             with torch.inference_mode(), self._autocast():
-                return self._model(prepared)
+                return self._outputs(prepared)
         except (RuntimeError, ValueError) as error:
             if not str(error).startswith(VIEW_SAYS):
                 raise
@@ -233,6 +253,9 @@ class ModelWorkload:
                 f"{self._asked.model} calls view() on a tensor in channels_last order, which loaderbench uses for "
                 f"every model: call reshape() or flatten() instead (PyTorch: {error})"
             ) from error
+
+    def _outputs(self, prepared: Any) -> Any:
+        return call(self._model, prepared)
 
     def backward(self, loss: Any) -> None:
         """Gradients of the loss, scaled where the precision needs that."""
@@ -277,8 +300,7 @@ class ModelWorkload:
     def _infer_step(self, inputs: Any) -> None:
         begun = perf_counter_ns()
         with torch.inference_mode():
-            outputs = self.forward(self._prepare(inputs), None)
-        self.last_output = outputs[0] if isinstance(outputs, tuple) else outputs
+            self.last_output = self.forward(self._prepare(inputs), None)
         self.phases.append((begun, perf_counter_ns(), -1))
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
@@ -287,26 +309,23 @@ class ModelWorkload:
         return torch.autocast(self._device.type, dtype=self._autocast_dtype)
 
     def _prepare(self, inputs: Any) -> Any:
-        """Device inputs as the model takes them: channels_last, its type; uint8 normalized by ImageNet's mean and std.
+        """Device inputs as the model takes them: images in channels_last, floating point in its type; a loader's uint8
+        normalized by ImageNet's mean and std.
 
         uint8: one byte-wide kernel for the layout, one that scales, shifts and widens. float32 is normalized already.
         """
-        if inputs.dtype == torch.uint8:
+        if isinstance(inputs, torch.Tensor) and inputs.dtype == torch.uint8 and self._asked.inputs is None:
             inputs = torch.addcmul(self._shift, inputs.contiguous(memory_format=torch.channels_last), self._scale)
-        return inputs.to(self._dtype, memory_format=torch.channels_last)
+        return tree_map(self._converted, inputs)
+
+    def _converted(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        order = torch.channels_last if tensor.ndim == 4 else torch.preserve_format
+        return tensor.to(self._dtype, memory_format=order)
 
     def _loss(self, outputs: Any, targets: Any) -> Any:
-        if isinstance(outputs, tuple):
-            outputs, *auxiliary = outputs
-        else:
-            auxiliary = []
-        loss = self._cross_entropy(outputs, targets)
-        for logits in auxiliary if self._auxiliary_loss_weight else ():
-            loss = loss + self._auxiliary_loss_weight * self._cross_entropy(logits, targets)
-        return loss
-
-    def _cross_entropy(self, logits: Any, targets: Any) -> Any:
-        return nn.functional.cross_entropy(logits if self._pure else logits.float(), targets)
+        return self._objective.loss(outputs, targets, in_float32=not self._pure)
 
     def _raise_if_out_of_memory(self, error: RuntimeError) -> None:
         """Raise OutOfMemory for an error that means lack of memory, the device's or the host's."""
@@ -316,16 +335,29 @@ class ModelWorkload:
             raise OutOfMemory(f"does not fit: {what} needs more than {whose}; try a smaller --batch-size") from error
 
     def example(self, output: str, seed: int | None = None) -> tuple[Any, Any]:
+        """A random host batch: what the model takes (a tensor, or a tuple or dict of several), and the loss's
+        targets."""
         seed = self._seed if seed is None else seed
-        return random_batch(self._asked, self._image_size, output, seed, self._num_classes)
+        if self._is_classifier:
+            assert self._image_size is not None
+            return random_batch(self._asked, self._image_size, output, seed, self._num_classes)
+        random, size = torch.Generator().manual_seed(seed), self._asked.batch_size
+        inputs = random_inputs(self._asked, size, random, self._limits, self._image_size)
+        return inputs, self._objective.targets(size, random)
+
+    @property
+    def _is_classifier(self) -> bool:
+        """Whether it takes square images and gives a class for each, as a loader delivers them."""
+        return self._asked.inputs is None and self._objective.one_class_each
 
     def describe(self) -> WorkloadFacts:
-        adam = self._asked.optimizer == "adam"
+        adam = self._asked.optimizer in ADAMS
+        defaults = {} if self._optimizer is None else self._optimizer.defaults
         optimizer = OptimizerFacts(
-            name="Adam" if adam else "SGD",
-            learning_rate=ADAM_LEARNING_RATE if adam else LEARNING_RATE,
+            name=type(self._optimizer).__name__,
+            learning_rate=defaults.get("lr", 0.0) if adam else LEARNING_RATE,
             momentum=0.0 if adam else MOMENTUM,
-            weight_decay=0.0 if adam else WEIGHT_DECAY,
+            weight_decay=defaults.get("weight_decay", 0.0) if adam else WEIGHT_DECAY,
             fused=self._scaler is not None,
             loss_scale="dynamic" if self._scaler is not None else self._loss_scale,
         )
@@ -337,6 +369,8 @@ class ModelWorkload:
             optimizer=optimizer if self._train else None,
             details={
                 "memory_format": "channels_last",
+                **({} if self._asked.inputs is None else {"inputs": words_of(self._asked.inputs)}),
+                **({"loss": self._objective.words} if self._train else {}),
                 "cudnn_benchmark": torch.backends.cudnn.benchmark,
                 "torch": str(torch.__version__),
                 **self._details,
@@ -344,10 +378,20 @@ class ModelWorkload:
         )
 
 
-def batch_of_one(model: str, image_size: int) -> str:
-    """Why a model with batch norm cannot train on a batch of one."""
+def call(model: nn.Module, inputs: Any) -> Any:
+    """What the model returns. A tuple or list of inputs is its positional arguments, a dict its keywords."""
+    if isinstance(inputs, dict):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+
+
+def batch_of_one(model: str, size: Sequence[int]) -> str:
+    """Why a model with batch norm cannot train on a batch of one. `size`: height and width of its images; other inputs
+    have other sizes."""
+    if len(size) != 2:
+        return f"{model} cannot train on batches of one: batch norm needs two values per channel; give --batch-size 2"
     return (
-        f"{model} cannot train on batches of one image of {image_size}×{image_size}: its last maps are "
+        f"{model} cannot train on batches of one image of {size[0]}×{size[1]}: its last maps are "
         "1×1, and batch norm needs two values per channel; give --batch-size 2 or more, or a larger "
         "--input-size"
     )
@@ -390,10 +434,13 @@ def _loss_scale(step: Step) -> str:
 
 
 def _convert(model: nn.Module, dtype: torch.dtype, *, pure: bool) -> nn.Module:
-    """The model in channels_last and `dtype`; unless pure, batch norm in fp32: its statistics need the digits."""
-    converted: Any = model
-    converted = converted.to(dtype=dtype, memory_format=torch.channels_last)
+    """The model in channels_last, as far as its weights have four dimensions, and `dtype`; unless pure, batch norm in
+    fp32: its statistics need the digits."""
+    converted = model.to(dtype=dtype)
+    for weights in (*converted.parameters(), *converted.buffers()):
+        if weights.ndim == 4:
+            weights.data = weights.data.contiguous(memory_format=torch.channels_last)
     for module in converted.modules():
         if isinstance(module, nn.BatchNorm2d) and not pure:
             module.float()
-    return cast(nn.Module, converted)
+    return converted

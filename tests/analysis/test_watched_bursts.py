@@ -62,6 +62,19 @@ def test_an_accumulation_whose_batches_are_taken_first_is_no_loader_s_fault() ->
     assert storage is not None and storage.value < 0.05
 
 
+def test_bursts_longer_than_the_run_s_own_steps_are_none_with_data_ready() -> None:
+    # One worker gives a batch each 17 ms, and a step takes 4. Its worker rested while the burst's batch was waited for.
+    record = judged(17.0, np.full(80, 4.0), [40.0, 54.0, 47.0, 50.0, 61.0, 44.0], workers=1)
+    verdict = record.verdict
+    assert verdict is not None and verdict.waiting_for_data is not None
+    assert verdict.waiting_for_data.by_timeline.value == pytest.approx(13 / 17, abs=0.03)
+    assert verdict.waiting_for_data.by_arms is None or verdict.waiting_for_data.by_arms.value > 0.7
+    assert verdict.bottleneck == "storage"  # its workers read
+    gain = verdict.speedup_if_removed["storage"]
+    assert gain is not None and gain.value == pytest.approx(17 / 4, rel=0.1)
+    assert step_s(record) == pytest.approx(17e-3, rel=0.02)
+
+
 def test_an_accumulation_that_waits_is_told_by_its_timeline() -> None:
     # One worker of 30 ms a batch; four batches are worked on for 40 ms: 120 ms for every 40 of work.
     steps = np.tile([0.1, 0.1, 0.1, 40.0], 20)

@@ -11,6 +11,7 @@ import pytest
 
 from loaderbench.analysis import watched_counts
 from loaderbench.analysis.watched_notes import Grown, private_growth
+from loaderbench.cases.arms import Arm
 from loaderbench.pipeline.gains import Replays
 from loaderbench.pipeline.stages import Batches, Stages
 from loaderbench.recording.facts import (
@@ -106,6 +107,15 @@ def test_many_objects_a_batch() -> None:
     # a step of 45 ms would take 5 + 40 · 8 ÷ 113 ms; replayed against the pipeline as it is recorded, of 5 ms
     assert found.gain.value == pytest.approx(45 / (5 + 40 * 8 / 113), rel=0.02)
     assert not words(replays, seen_of(delivered=WatchedDelivery(3, 3, 1000)))
+
+
+def test_threads_that_deliver_many_objects_hold_up_the_script_s_step() -> None:
+    """Beside them it takes 20 ms; alone, in bursts, 5. Nearly all of the processors' work is delivering."""
+    replays = replays_of(np.full(400, 0.001), 0.020, BY, late=np.full(400, 0.04), cpu=0.08)
+    alone = replays.fitted.real.with_(issue=0.005)
+    replays = Replays(SimpleNamespace(real=replays.fitted.real, arms={Arm.DEVICE: alone}))  # type: ignore[arg-type]
+    found = words(replays, seen_of(delivered=WatchedDelivery(1000, 1, 1000)))["delivery"]
+    assert found.gain.value == pytest.approx(60 / 5, rel=0.03)
 
 
 def test_one_worker_that_is_slow() -> None:

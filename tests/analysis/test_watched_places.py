@@ -8,11 +8,13 @@ import pytest
 
 from loaderbench.analysis.invariants import broken
 from loaderbench.analysis.record import analyze
+from loaderbench.analysis.watched_looks import share_error
 from loaderbench.analysis.watched_places import Detail, Named, named
-from loaderbench.recording.facts import STEP, Collections, Run, Segment, WatchedLoader, WatchedSeconds
+from loaderbench.pipeline.fit import fit, residual
+from loaderbench.recording.facts import SPAN, STEP, Collections, Run, Segment, WatchedLoader, WatchedSeconds
 from loaderbench.recording.record import Bottleneck, Estimate, RunRecord, Verdict, Where
 from loaderbench.recording.thread_samples import Place, SampledThread, SampleRows, State
-from tests.watched_facts import followed, run_of, segment
+from tests.watched_facts import followed, run_of, segment, untold
 
 NUM = 240
 WAIT = Place("/lib/queues.py", 1, "Queue.get", "", "library", "queue")
@@ -54,14 +56,21 @@ def with_samples(
             rows.add(at, worker, state, 1.0, place)
         if thread is not None:
             rows.add(at, other, "running", 1.0, thread)
-    run = run_of(one, workers, **facts)
+    run = spent(run_of(one, workers, **facts), one)
+    assert run.recording is not None
+    run.recording.samples = rows.samples()
+    return run
+
+
+def spent(run: Run, one: Segment, **of_loader: Any) -> Run:
+    """The run with its loader's seconds as its stamps tell them."""
     assert run.recording is not None and run.recording.facts.watched is not None
-    wait_s, step_s = float((stamps[:, 1] - stamps[:, 0]).sum()), float((stamps[:, 2] - stamps[:, 1]).sum())
+    called, returned, done = one.steps[:, [STEP["called_ns"], STEP["returned_ns"], STEP["done_ns"]]].T / 1e9
+    wait_s, step_s = float((returned - called).sum()), float((done - returned).sum())
     seen = run.recording.facts.watched
-    loader = replace(seen.loaders[0], seconds=WatchedSeconds(0.1, 0.2, wait_s, step_s, 0.0, 0.0))
+    loader = replace(seen.loaders[0], seconds=WatchedSeconds(0.1, 0.2, wait_s, step_s, 0.0, 0.0), **of_loader)
     watched = replace(seen, loaders=(loader,), wall_s=wait_s + step_s + 1.0)
     run.recording.facts = replace(run.recording.facts, watched=watched)
-    run.recording.samples = rows.samples()
     return run
 
 
@@ -185,13 +194,56 @@ def test_the_line_that_costs_workers_most_is_named_and_advised() -> None:
 def test_another_thread_that_holds_the_gil_is_contention_with_its_line() -> None:
     """A step of 20 ms, of which 18 are waits for the GIL."""
     metrics = Place("/home/me/metrics.py", 5, "poll", "sum", "user", "step")
-    one = steady(2.0, 20.0)
+    one = replace(steady(2.0, 20.0), consumer_cpu_s=None)
     run = with_samples(one, 2, [(TRAIN, "gil", 0.9), (TRAIN, "running", 0.1)], [], metrics)
     record = judged(run)
     assert record.verdict is not None
     assert (record.verdict.bottleneck, record.verdict.cause_detail) == ("contention", "gil")
     assert record.verdict.where[0].file.endswith("metrics.py")
     assert gain_of(record) == pytest.approx(10.0, rel=0.35)
+
+
+def test_a_wait_for_the_gil_is_no_thread_s_that_hardly_runs() -> None:
+    """The script's thread waits for it in all steps but few; another one of its threads runs in one step of ten."""
+    metrics = Place("/home/me/metrics.py", 5, "poll", "sum", "user", "step")
+    run = with_samples(steady(2.0, 20.0), 2, [(TRAIN, "gil", 0.9), (TRAIN, "running", 0.1)], [], metrics)
+    assert run.recording is not None and run.recording.samples is not None
+    samples = run.recording.samples
+    (other,) = samples.threads_of("other")
+    some = samples.thread != other
+    some |= np.arange(len(some)) % 30 == np.flatnonzero(~some)[0] % 30
+    run.recording.samples = replace(
+        samples, time_s=samples.time_s[some], thread=samples.thread[some], state=samples.state[some],
+        place=samples.place[some], weight_s=samples.weight_s[some],
+    )  # fmt: skip
+    record = judged(run)
+    assert record.verdict is not None
+    assert record.verdict.cause_detail != "gil"
+
+
+def test_the_processor_time_of_the_script_s_thread_is_counted_and_not_drawn() -> None:
+    """Of a step of 20 ms its thread runs for 0.5: by 240 looks of which one in ten is elsewhere, 2 ms would be left."""
+    metrics = Place("/home/me/metrics.py", 5, "poll", "sum", "user", "step")
+    one = replace(steady(2.0, 20.0), consumer_cpu_s=0.0005 * (NUM - 8))
+    record = judged(with_samples(one, 2, [(TRAIN, "gil", 0.9), (TRAIN, "running", 0.1)], [], metrics))
+    assert record.verdict is not None
+    assert (record.verdict.bottleneck, record.verdict.cause_detail) == ("contention", "gil")
+    assert gain_of(record) == pytest.approx(step_ms(2.0, 20.0) / step_ms(2.0, 0.5), rel=0.1)
+
+
+def test_more_threads_than_processors_gain_at_least_what_processors_allow() -> None:
+    """12 threads of PyTorch on 2 processors: 15 of 20 ms wait for the others. How much of the rest is spinning, nothing
+    tells: no high end."""
+    one = steady(2.0, 20.0)
+    run = with_samples(one, 2, [(TRAIN, "lock", 0.75), (TRAIN, "running", 0.25)], [], torch_threads=12)
+    assert run.environment is not None
+    run = replace(run, environment=replace(run.environment, cpus_usable=2))
+    record = judged(run)
+    assert record.verdict is not None
+    assert (record.verdict.bottleneck, record.verdict.cause_detail) == ("contention", "own_threads")
+    gain = record.verdict.gain
+    assert gain is not None and gain.low is not None and gain.high is None
+    assert 1.0 < gain.low <= gain.value
 
 
 def test_collections_are_timed_and_named_by_the_line_that_they_were_at() -> None:
@@ -209,6 +261,46 @@ def test_collections_are_timed_and_named_by_the_line_that_they_were_at() -> None
     assert (record.verdict.bottleneck, record.verdict.cause_detail) == ("compute", "gc")
     assert record.verdict.where[0].line == 33
     assert gain_of(record) == pytest.approx(13.0 / 8.0, rel=0.05)
+
+
+def in_main_process(run: Run, one: Segment, making: Place, state: State, step: Place) -> Run:
+    """The run with a sample in each batch's making and one in its step, all of the script's thread."""
+    assert run.recording is not None
+    rows = SampleRows()
+    consumer = rows.add_thread(SampledThread("consumer"))
+    for called, returned, done in one.steps[:, [STEP["called_ns"], STEP["returned_ns"], STEP["done_ns"]]] / 1e9:
+        rows.add((called + returned) / 2, consumer, state, returned - called, making)
+        rows.add((returned + done) / 2, consumer, "running", done - returned, step)
+    run.recording.samples = rows.samples()
+    return run
+
+
+def test_a_line_that_makes_batches_in_the_script_s_thread_has_its_part_of_that_thread() -> None:
+    """12 of 16 ms make a batch and 4 work on it, both by the same line of the same function."""
+    line = Place("/home/me/train.py", 7, "burn", "crunch", "user", "loader")
+    one = steady(12.0, 4.0, workers=0)
+    run = spent(run_of(one, 0), one, kind="function", workers=0)
+    record = judged(in_main_process(run, one, line, "running", replace(line, part="step")))
+    assert record.verdict is not None
+    assert (record.verdict.bottleneck, record.verdict.cause_detail) == ("prep", "no_loader")
+    parts = {one.part: one.fraction for one in record.verdict.where}
+    assert parts == {"loader": pytest.approx(0.75, abs=0.02), "step": pytest.approx(0.25, abs=0.02)}
+    assert "figures_contradict" not in [one.code for one in record.caveats]
+
+
+@pytest.mark.parametrize(("state", "expected"), [("sleep", ("prep", "sleep")), ("lock", ("mixed", None))])
+def test_what_an_iterable_s_batches_take_has_its_line_where_they_are_made_there(
+    state: State, expected: tuple[Bottleneck, str | None]
+) -> None:
+    """10 of 15 ms sleep in its generator. A wait for a lock there may be one for threads of its own, which may read."""
+    line = Place("/home/me/own.py", 4, "batches", "time.sleep", "user", "loader")
+    one = steady(10.0, 5.0, workers=0)
+    record = judged(in_main_process(spent(untold([one]), one), one, line, state, TRAIN))
+    assert record.verdict is not None
+    assert (record.verdict.bottleneck, record.verdict.cause_detail) == expected
+    assert record.verdict.where[0].line == 4
+    if state == "sleep":
+        assert gain_of(record) == pytest.approx(3.0, rel=0.05)
 
 
 def test_too_few_samples_name_nothing() -> None:
@@ -237,6 +329,43 @@ def test_what_the_script_does_itself_is_named_before_its_neighbours() -> None:
         sampler = Detail("prep", "sampler", gain(worth), Where("consumer", "running", "t.py", 13, "f", 0.4), 0.01)
         found = named(crowded, Named((sampler,), None, (), 0.03, None), "neighbours")
         assert (found.bottleneck, found.cause_detail) == expected
+
+
+@pytest.mark.parametrize(("in_making", "expected"), [(True, ("contention", "gil")), (False, ("prep", None))])
+def test_what_holds_up_the_making_of_batches_is_why_they_take_long(
+    in_making: bool, expected: tuple[Bottleneck, str | None]
+) -> None:
+    """A batch that is not made at all would gain 4.5×, as the thread that holds the GIL leaves 3.3×."""
+
+    def gain(value: float) -> Estimate:
+        return Estimate(value, value * 0.95, value * 1.05, "ratio", 9, "test")
+
+    verdict = Verdict("mixed", joint=("storage", "prep"), joint_speedup=gain(4.5))
+    line = Where("other", "running", "t.py", 13, "f", 0.9)
+    holder = Detail("contention", "gil", gain(3.3), line, 0.01, in_making=in_making)
+    found = named(verdict, Named((holder,), None, (), 0.03, 0.0), None)
+    assert (found.bottleneck, found.cause_detail) == expected
+
+
+def test_what_next_takes_before_a_batch_is_made_is_part_of_a_step_without_workers() -> None:
+    """2 ms of waiting for the GIL, 3 of making, 1 of the script's own: all of a step of 6."""
+    one = steady(5.0, 1.0, workers=0)
+    assert one.spans is not None
+    spans = one.spans.copy()
+    spans[:, SPAN["start_ns"]] += 2_000_000
+    fitted = fit(run_of(replace(one, spans=spans), 0))
+    assert fitted is not None
+    assert residual(fitted) == pytest.approx(0.0, abs=0.01)
+    assert fitted.real.batches.take.mean() == pytest.approx(2e-3, rel=0.02)
+
+
+def test_a_share_of_few_looks_is_known_less_well() -> None:
+    """Against 20,000 draws of so many looks, of which each is at the place with the same chance."""
+    random = np.random.default_rng(0)
+    for part, num in ((0.5, 30), (0.9, 60), (0.2, 400)):
+        drawn = random.binomial(num, part, 20_000) / num
+        assert share_error(part, num) == pytest.approx(float(drawn.std()), rel=0.15)
+    assert share_error(0.0, 30) > 0 and share_error(1.0, 30) > 0
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_what_cannot_be_measured_is_one_line_and_exit_code_2(tmp_path: Path) -> 
 
 def test_another_users_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(find, "may_see", lambda pid: False)
-    with pytest.raises(ConfigError, match="is another user's"):
+    with pytest.raises(ConfigError, match="may not be seen"):
         chosen(os.getpid(), all_processes())
 
 

@@ -11,7 +11,7 @@ import pytest
 from loaderbench.attach.facts import GpuUse, Io, JobFacts, Processors, ThreadUse
 from loaderbench.attach.judge import judge, judge_job
 from loaderbench.cases.options import Price
-from loaderbench.recording.thread_samples import STATES
+from loaderbench.recording.thread_samples import STATES, SampledThread
 from tests.attach_facts import Work, attached, job, simulated
 
 STEP: Work = [("sleep", "", 0.010)]
@@ -74,6 +74,63 @@ def test_one_busy_main_thread_may_be_the_step_or_a_sampler() -> None:
     assert (step.bottleneck, step.cause_detail) == ("compute", "step")
     sampler = judge_job(job(QUICK, busy, uses=one, part={"running": "sampler"})).verdict
     assert (sampler.bottleneck, sampler.cause_detail) == ("prep", "sampler")
+
+
+def test_a_loader_within_the_main_process_is_preparation() -> None:
+    """The main thread waits for threads that decode; by names of functions, or of the threads."""
+    work: Work = [("lock", "private", 0.030)]
+    seen = job([], [*work, ("sleep", "", 0.010)], workers=0, part={"lock": "loader", "sleep": "step"})
+    for facts in (_with_thread(seen, "python"), _with_thread(job([], [*work, *STEP], workers=0), "[DALI][TP0]Exec")):
+        verdict = judge_job(facts).verdict
+        assert verdict.bottleneck == "prep", verdict
+        gain = verdict.speedup_if_removed["prep"]
+        assert gain.low is not None and gain.low <= 4.0 and (gain.high is None or gain.high >= 4.0)
+
+
+def _with_thread(facts: JobFacts, name: str) -> JobFacts:
+    """With another thread of the main process, which runs all the time."""
+    samples = facts.samples
+    num = len(np.unique(samples.time_s))
+    more: dict[str, Any] = {
+        "time_s": np.unique(samples.time_s), "thread": np.full(num, len(samples.threads)),
+        "state": np.full(num, STATES.index("running")), "place": np.full(num, -1), "weight_s": np.full(num, 1.0),
+    }  # fmt: skip
+    joined = {key: np.concatenate([getattr(samples, key), value]) for key, value in more.items()}
+    order = np.argsort(joined["time_s"], kind="stable")
+    threads = (*samples.threads, SampledThread("other", None, name))
+    return replace(
+        facts,
+        samples=replace(samples, threads=threads, **{key: value[order] for key, value in joined.items()}),
+        detail=np.concatenate([facts.detail, np.zeros(num, np.int64)])[order],
+        file=np.concatenate([facts.file, np.full(num, -1)])[order],
+        uses=(*facts.uses, ThreadUse("other", None, name, False, 15.0, 0.0, 9, 0)),
+    )
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        job([], [("other", "", 0.030)], workers=0),  # the kernel does not say for what
+        job([], [("sleep", "", 0.030)], workers=0),  # a step, or preparation that sleeps
+    ],
+)
+def test_what_is_not_understood_is_not_called_the_step(facts: JobFacts) -> None:
+    assert judge_job(facts).verdict.bottleneck in ("undetermined", "prep")
+    assert judge_job(facts).verdict.cause_detail != "step"
+
+
+def test_workers_that_nobody_waits_for_are_not_known() -> None:
+    seen = job(QUICK, STEP)
+    state = seen.samples.state.copy()
+    state[:] = STATES.index("lock")
+    facts = replace(seen, samples=replace(seen.samples, state=state), detail=np.zeros_like(seen.detail))
+    verdict = judge_job(facts).verdict
+    assert verdict.bottleneck == "undetermined" and "not those of a loader that I know" in verdict.summary
+
+
+def test_a_job_that_imports_is_starting() -> None:
+    found = judge_job(job([], [("running", "", 0.01)], workers=0, part={"running": "import"}, age_s=9.0, batches=None))
+    assert found.phase == "start-up"
 
 
 def test_a_lock_between_workers_wins_what_they_wait_for_it() -> None:

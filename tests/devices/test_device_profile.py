@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from loaderbench.cases.case import Case, Feed, Step, Subject
-from loaderbench.devices.profile import LABELS, SHIPPED, from_record, load, named, save, shipped_names, split_factor
+from loaderbench.devices.profile import LABELS, from_record, load, named, save, shipped_names, split_factor
 from loaderbench.errors import ConfigError
 from loaderbench.machine import environment
 from loaderbench.recording.record import DeviceFigures, Estimate, RunRecord, TransferFigures
+from tests.devices.profile_text import profile_text
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ def test_an_unknown_profile_names_the_shipped_ones():
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line_that_says_what_is_wrong(tmp_path, old, new, complaint):
-    text = (SHIPPED / "h200-resnet50-train-fp32.toml").read_text()
+    text = profile_text()
     path = tmp_path / "mine.toml"
     path.write_text(text.replace(old, new))
     with pytest.raises(ConfigError) as caught:
@@ -123,7 +124,7 @@ def test_a_missing_file_is_refused(tmp_path):
 def test_a_published_profile_says_where_its_figures_were_read():
     for name in shipped_names():
         if named(name).issue_ms is None:
-            lines = (SHIPPED / f"{name}.toml").read_text().splitlines()
+            lines = profile_text(name).splitlines()
             comment = " ".join(line[2:] for line in lines if line.startswith("#"))
             where = r"github\.com/[\w-]+/[\w-]+, .+ at commit [0-9a-f]{40} \(20\d\d-\d\d-\d\d\)"
             assert re.search(where, comment), name
@@ -159,7 +160,7 @@ def test_a_name_may_have_an_x_and_digits_of_its_own(tmp_path):
     assert split_factor("/x2/mine.toml", set()) == ("/x2/mine.toml", 1.0)
     assert split_factor("/x2/mine.tomlx3", set()) == ("/x2/mine.toml", 3.0)
     path = tmp_path / "x9.toml"
-    path.write_text((SHIPPED / "h200-resnet50-train-fp32.toml").read_text())
+    path.write_text(profile_text())
     assert named(f"{path}x0.5").duration_ms(64).value == 64.0
 
 

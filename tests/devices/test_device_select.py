@@ -7,9 +7,9 @@ import pytest
 
 from loaderbench.cases.case import Step
 from loaderbench.devices import select
-from loaderbench.devices.profile import SHIPPED
 from loaderbench.devices.select import num_visible_gpus, nvml_ordinal, open_device, parse_device
 from loaderbench.errors import ConfigError, UnavailableError
+from tests.devices.profile_text import profile_text
 
 
 def parse(text, model="resnet50", mode="train", precision=None, batch_size=64):
@@ -115,7 +115,7 @@ def test_refuses_in_one_line(monkeypatch, text, changes, complaint):
 
 
 def test_a_users_own_profile_file_is_kept_by_its_absolute_path(tmp_path, monkeypatch):
-    text = (SHIPPED / "h200-resnet50-train-fp32.toml").read_text()
+    text = profile_text()
     (tmp_path / "mine.toml").write_text(text.replace('model = "resnet50"', 'model = "vgg16"'))
     monkeypatch.chdir(tmp_path)
     choice = parse("emulated:mine.toml", model="vgg16")

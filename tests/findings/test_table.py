@@ -159,7 +159,24 @@ def test_a_row_is_all_that_a_finding_takes(tmp_path: Path, monkeypatch: pytest.M
     (caveat,) = json.loads(shown.out)["caveats"]
     assert caveat["severity"] == VERDICT
     assert caveat["message"] == "a fan stopped, and the GPU reached 91 °C" and caveat["hint"] == "clean the fan"
-    assert "| `fan_stopped` | a fan stopped, and the GPU reached 93 °C | clean the fan. |" in reference_text()
+    assert "- `fan_stopped`: a fan stopped, and the GPU reached 93 °C<br>→ clean the fan.\n" in reference_text()
+
+
+def test_the_reference_shortens_what_two_sentences_of_a_code_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Row(
+        "disk_slow",
+        "the disk {name} is slow: {why}",
+        examples=(
+            {"name": "a", "why": "it is full of small files"},
+            {"name": "a", "why": "it is old"},
+            {"name": "b", "why": "it is old"},
+        ),
+        severity=VERDICT,
+    )
+    monkeypatch.setitem(SECTIONS, "Caveats", (*SECTIONS["Caveats"], row))  # type: ignore[arg-type]
+    monkeypatch.setitem(FINDINGS, row.code, row)
+
+    assert "- `disk_slow`: the disk a is slow: it is full of small files<br>… old<br>the disk b …\n" in reference_text()
 
 
 def test_figures_of_numpy_are_shown_as_any_others() -> None:

@@ -65,7 +65,7 @@ ENDS = {
 }  # fmt: skip
 """How a run ends in its second round: (what ends it, status, exit code, the reason)."""
 PACE_S = 32e-3
-"""A step of the emulated device at batch 64: loaderbench/devices/profiles/h200-resnet50-train-fp32.toml."""
+"""A step of the emulated device at batch 64: loaderbench/devices/profiles/h200.toml."""
 
 
 @pytest.mark.parametrize("end", [pytest.param(end, marks=pytest.mark.slow if end == "death" else ()) for end in ENDS])

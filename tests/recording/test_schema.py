@@ -14,8 +14,7 @@ import pytest
 from loaderbench.analysis.record import analyze
 from loaderbench.plain import JsonObject, schema_of, to_json
 from loaderbench.recording.record import RunRecord
-from loaderbench.recording.schema import schema_text
-from loaderbench.recording.store import SCHEMA_FILE
+from loaderbench.recording.schema import SCHEMA_FILE, schema_text
 from loaderbench.reporting.words import worded
 from tests.analysis.judging import run_of
 from tests.analysis.test_verdict_rates import random_pipeline

@@ -22,7 +22,8 @@ from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import SCHEMA, SPAN_FIELDS, STEP_FIELDS, Run, Series
 from loaderbench.recording.lines import RunLine
 from loaderbench.recording.record import Estimate, RunRecord
-from loaderbench.recording.store import SCHEMA_FILE, RunFolder, Store, load_run
+from loaderbench.recording.schema import SCHEMA_FILE
+from loaderbench.recording.store import RunFolder, Store, load_run
 from loaderbench.recording.studies import StudyRecord, SweepFacts
 from tests.made import make_case, make_record, make_run, make_segment
 

@@ -10,7 +10,8 @@ import pytest
 
 from loaderbench.plain import JsonObject
 from loaderbench.recording.record import RunRecord
-from loaderbench.recording.store import SCHEMA_FILE, record_json
+from loaderbench.recording.schema import SCHEMA_FILE
+from loaderbench.recording.store import record_json
 
 SCHEMA = json.loads(SCHEMA_FILE.read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)

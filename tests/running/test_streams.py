@@ -209,7 +209,8 @@ def test_a_window_that_goes_straight_on_has_more_steps_of_the_same_time(image_tr
     assert {one.arm for one in straight} == {Arm.REAL, Arm.FREE}
     for one in straight:
         assert len(one.window) == 3  # a round more than the two of a window that warms up
-        assert durations(one) == pytest.approx(0.4, rel=0.1)
+        assert durations(one).min() > 0.36  # a batch that was ready before would make one shorter
+        assert durations(one).max() < 0.7  # and two batches in one, longer
 
 
 def test_over_cold_files_each_window_has_a_stream_of_its_own(image_tree: Path) -> None:

@@ -74,11 +74,12 @@ def test_own_threads_that_share_a_processor_wait_as_long_as_they_run():
     window = measured(with_child=True)
 
     assert window.cpus == 1
-    assert window.own_s == pytest.approx(window.wall_s, rel=0.1)
-    assert window.own_queued_s == pytest.approx(window.wall_s, rel=0.15)
-    assert window.consumer_queued_s == pytest.approx(0.5 * window.wall_s, rel=0.2)
+    # Of two threads that never rest each runs or waits, whoever else is there; and one of them at most runs.
+    assert window.own_s + window.own_queued_s == pytest.approx(2 * window.wall_s, rel=0.1)
+    assert window.own_s < 1.05 * window.wall_s
+    assert window.consumer_queued_s is not None and window.consumer_queued_s > 0.4 * window.wall_s
     assert window.machine_busy_s is not None
-    assert window.machine_busy_s - window.own_s < 0.1 * window.wall_s  # nobody else
+    assert window.own_s - 0.1 < window.machine_busy_s < 1.05 * window.wall_s
 
 
 @pytest.mark.alone
@@ -93,10 +94,11 @@ def test_a_process_outside_of_the_tree_counts_as_another():
         neighbour.kill()
         neighbour.join()
 
-    assert window.own_s == pytest.approx(0.5 * window.wall_s, rel=0.2)
-    assert window.own_queued_s == pytest.approx(0.5 * window.wall_s, rel=0.2)
+    # It runs or waits, whoever else is there; the neighbour takes half of the processor, or what others leave of that.
+    assert window.own_s + window.own_queued_s == pytest.approx(window.wall_s, rel=0.1)
+    assert window.own_queued_s > 0.4 * window.wall_s
     assert window.machine_busy_s is not None
-    assert window.machine_busy_s - window.own_s == pytest.approx(0.5 * window.wall_s, rel=0.25)
+    assert window.machine_busy_s - window.own_s > 0.35 * window.wall_s
 
 
 def test_the_busiest_of_the_other_threads_is_told():

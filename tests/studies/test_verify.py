@@ -20,7 +20,8 @@ from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.recording.facts import STEP_FIELDS, CacheFacts, Failure
 from loaderbench.recording.record import Advice, Estimate, RunRecord
-from loaderbench.recording.store import SCHEMA_FILE, Store, load_run
+from loaderbench.recording.schema import SCHEMA_FILE
+from loaderbench.recording.store import Store, load_run
 from loaderbench.reporting.terminal import print_run
 from loaderbench.running.supervisor import JobFailed, KeptChild
 from loaderbench.studies import verify

@@ -196,6 +196,14 @@ def test_the_steps_behind_a_burst_are_few_where_they_are_long(
     assert orders.rests
 
 
+def test_no_more_steps_are_behind_a_burst_than_batches_were_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Two workers of 8 batches ahead each, one of which was at its shard's end: of 16 batches 3 are there.
+    monkeypatch.setattr(RestingLoader, "size", lambda self: 3)
+    judged, _, _ = watched(monkeypatch, batch_ms=6.0, step_ms=2.0, prefetch=8)
+    bursts = [one for one in judged.recording.segments if one.arm is Arm.DEVICE]
+    assert bursts and {len(one.steps) for one in bursts} == {1 + 3}
+
+
 def test_behind_long_steps_one_is_counted_and_no_worker_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     judged, watcher, orders = watched(monkeypatch, batch_ms=120.0, step_ms=60.0, steps=1500)
     bursts = [one for one in judged.recording.segments if one.arm is Arm.DEVICE]
@@ -257,7 +265,8 @@ def test_pytorchs_workers_begin_no_batch_while_those_that_were_ready_are_used() 
     assert len(bursts) >= 2
     for one in bursts:
         # from the end of the first step behind it, at which the first batch more was asked for
-        begun, ended = one.steps[1, STEP["done_ns"]], one.steps[-1, STEP["done_ns"]]
+        begun, rested = one.steps[1, STEP["done_ns"]], one.steps[0, STEP["done_ns"]] + round(MOST_REST_S * 1e9)
+        ended = min(one.steps[-1, STEP["done_ns"]], rested)
         assert not ((starts > begun) & (starts < ended)).any()
     # and go on behind them, long before they would by themselves
     ends = [int(one.steps[-1, STEP["done_ns"]]) for one in bursts]

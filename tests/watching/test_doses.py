@@ -78,6 +78,9 @@ class Loader:
     def pids(self) -> list[int]:
         return []
 
+    def size(self) -> int:
+        return self.depth
+
     def is_full(self) -> bool:
         self.clock.sleep(0.001)
         begun = self.taken_at[-self.depth]

@@ -24,6 +24,9 @@ class Full:
     def is_full(self) -> bool:
         return True
 
+    def size(self) -> int:
+        return SOURCE.depth
+
     def pids(self) -> list[int]:
         return []
 

@@ -60,6 +60,27 @@ def test_a_loader_within_a_worker_s_data_set_writes_no_spans(persistent: bool) -
             assert iterator.__dict__[MARK].ring.made() == [8 * epoch if persistent else 8] * 2
 
 
+class OneFile(IterableDataset[int]):
+    """All is the first worker's."""
+
+    def __iter__(self) -> Iterator[int]:
+        worker = get_worker_info()
+        return iter(range(10_000) if worker is None or worker.id == 0 else ())
+
+
+def test_a_queue_holds_nothing_of_a_worker_that_has_ended() -> None:
+    iterator: Any = iter(DataLoader(OneFile(), 4, num_workers=2, prefetch_factor=3))
+    for _ in range(8):  # behind the end of the other one's shard
+        next(iterator)
+    wait_until_full(iterator)
+    there = DataLoaderQueue(iterator).size()
+    assert 0 < there <= iterator._data_queue.qsize() + sum(len(one) > 1 for one in iterator._task_info.values())
+    alive = [worker for worker, works in enumerate(iterator._workers_status) if works]
+    assert alive == [0]
+    taken = [next(iterator) for _ in range(there)]
+    assert [int(batch[0]) for batch in taken] == [4 * (8 + number) for number in range(there)]
+
+
 def test_batches_that_come_out_of_order_are_of_the_worker_that_gave_them() -> None:
     class Unlike(Numbers):
         def __getitem__(self, index: int) -> int:
@@ -248,6 +269,9 @@ class Rounds:
 
     def is_full(self) -> bool:
         return False
+
+    def size(self) -> int:
+        return 0
 
     def pids(self) -> list[int]:
         return []

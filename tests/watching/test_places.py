@@ -1,12 +1,13 @@
 """What a stack means: the part of a training loop, the user's line, and what it calls."""
 
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
 
 from loaderbench.samplers.stacks import Frame, Span
-from loaderbench.watching.places import OURS, called, spot_of
+from loaderbench.watching.places import OURS, called, is_watchs, spot_of
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/utils/data/"
 
@@ -16,6 +17,7 @@ def frame(file: str, function: str, line: int = 1) -> Frame:
 
 
 LOADER, WORKER, FETCH = f"{TORCH}dataloader.py", f"{TORCH}_utils/worker.py", f"{TORCH}_utils/fetch.py"
+THREADING = threading.__file__
 QUEUES = "/usr/lib/python3.11/multiprocessing/queues.py"
 STEP = frame(f"{OURS}watching/iterator.py", "Watched.step")
 MAIN = frame("/home/me/train.py", "<module>", 52)
@@ -47,6 +49,15 @@ NEXT = frame(LOADER, "_BaseDataLoaderIter.__next__")
         ([frame("/home/me/u.py", "helper", 90), frame("/home/me/m.py", "evaluate", 6), MAIN], "validation", 6),
         ([frame("/v/site-packages/torch/_dynamo/convert_frame.py", "compile"), frame("/home/me/m.py", "main", 5), MAIN],
          "compile", 5),
+        ([frame("/v/site-packages/nvidia/dali/pipeline.py", "Pipeline.run"), MAIN], "loader", 52),
+        ([frame("/home/me/d.py", "decode", 7), frame("/v/site-packages/grain/_src/python/data_loader.py", "_f"), MAIN],
+         "loader", 7),
+        ([frame("/usr/lib/python3.11/threading.py", "Condition.wait"), frame("/usr/lib/python3.11/queue.py",
+          "Queue.get"), frame("/home/me/p.py", "Prefetcher.__next__", 5), MAIN], "loader", 5),
+        ([frame("/home/me/datasets/mine.py", "step", 5), MAIN], "step", 5),
+        ([frame(QUEUES, "Queue.put"), frame("/v/site-packages/other/worker.py", "work")], "indices", 1),
+        ([frame("/v/site-packages/torch/__init__.py", "<module>"), frame("<frozen importlib._bootstrap>",
+          "_find_and_load"), MAIN], "import", 52),
     ],
 )  # fmt: skip
 def test_the_innermost_known_frame_says_the_part(frames: list[Frame], part: str, line: int) -> None:
@@ -73,3 +84,17 @@ def test_what_a_line_calls_is_as_it_is_written(tmp_path: Path) -> None:
     assert called(Frame(str(path), "f", 3, Span(3, 3, 4, 12))) == "table[i]"
     assert called(Frame(str(path), "f", 1, Span(1, 2, 4, 16))) is None  # an addition
     assert called(Frame(str(tmp_path / "gone.py"), "f", 1, Span(1, 1, 0, 3))) is None
+
+
+@pytest.mark.parametrize(
+    ("frames", "expected"),
+    [
+        ([frame(THREADING, "Event.wait"), frame(f"{OURS}samplers/base.py", "Sampler._run"),
+          frame(THREADING, "Thread.run")], True),
+        ([frame("/home/me/metrics.py", "poll"), frame(THREADING, "Thread.run")], False),
+        ([frame("/home/me/d.py", "D.__iter__"), STEP, frame("/home/me/ahead.py", "fill")], False),
+        ([frame(THREADING, "Thread.run")], False),
+    ],
+)  # fmt: skip
+def test_a_thread_of_the_watch_is_told_from_the_script_s(frames: list[Frame], expected: bool) -> None:
+    assert is_watchs(frames) is expected

@@ -52,7 +52,7 @@ def build(model: str, size: int, **changes: Any) -> ModelWorkload:
 )  # fmt: skip
 def test_images_that_are_too_small_are_told_with_the_least_size(model: str, mode: str, size: int, says: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        vision.check_images(model, make_step(model, size, mode=mode), size)
+        vision.check_images(model, make_step(model, size, mode=mode), (size, size))
     assert says in str(refused.value) and "\n" not in str(refused.value)
 
 
@@ -77,7 +77,7 @@ def test_nothing_is_allocated_for_the_check(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_model_that_cannot_be_built_on_meta_is_checked_all_the_same() -> None:
-    vision.check_images("regnet_y_400mf", make_step("regnet_y_400mf", 32), 32)
+    vision.check_images("regnet_y_400mf", make_step("regnet_y_400mf", 32), (32, 32))
 
 
 def test_torchvision_s_models_take_three_channels() -> None:
@@ -90,7 +90,7 @@ def test_a_batch_of_one_that_batch_norm_cannot_train_on_is_its_own_error() -> No
         build("resnet18", 32, batch_size=1)
     assert "--batch-size 2 or more" in str(refused.value) and "\n" not in str(refused.value)
     for fits in ({"batch_size": 2}, {"batch_size": 1, "mode": "infer"}):
-        vision.check_images("resnet18", make_step("resnet18", 32, **fits), 32)
+        vision.check_images("resnet18", make_step("resnet18", 32, **fits), (32, 32))
     # 33 pixels leave maps of 2×2: four values a channel
     workload = build("resnet18", 33, batch_size=1)
     workload.step(*workload.example("float32"))

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import time
+from pathlib import Path
 
 FIXED = bool(os.environ.get("FIX"))
 SECONDS = float(os.environ.get("SECONDS", "10"))
@@ -23,6 +24,7 @@ class Stopwatch:
             self.seen.update(repr([round(float(one), 6) for one in values]).encode())
         if self.num == WARM:
             self.begun = time.perf_counter()
+            trains()
         return self.num < WARM + 40 or time.perf_counter() - self.begun < SECONDS
 
     def say(self) -> None:
@@ -37,8 +39,15 @@ def burn(seconds: float) -> None:
         pass
 
 
+def trains() -> None:
+    """Tell who waits for it, by a file."""
+    if os.environ.get("BEGUN"):
+        Path(os.environ["BEGUN"]).touch()
+
+
 def whole() -> float:
     """When the script began, of one whose epochs are timed with their starts."""
+    trains()
     return time.perf_counter()
 
 

@@ -19,8 +19,10 @@ from loaderbench.errors import ConfigError, OutOfMemory
 from loaderbench.machine import largest_cache_bytes
 from loaderbench.recording.progress import Phase, Report
 from loaderbench.running.jobs.table import CopiesRequest, CopiesTimed
+from loaderbench.running.models import on_device, pinned
 from loaderbench.workloads import build_workload
 from loaderbench.workloads.example import image_size
+from loaderbench.workloads.objective import tensors_of
 from loaderbench.workloads.training import ModelWorkload
 
 NUM_WARM = 3
@@ -55,13 +57,13 @@ class Pool:
 
 @dataclass(frozen=True)
 class _Ready:
-    """A device, with the shapes of the largest batch's images and outputs."""
+    """A device, with the bytes of the largest batch's inputs and outputs."""
 
     device: Device
-    images: torch.Tensor
-    """Without memory."""
+    inputs: torch.Tensor
+    """uint8 [batch, bytes of a sample], without memory."""
     outputs: torch.Tensor
-    """On the device."""
+    """uint8 [batch, bytes of a sample], on the device."""
     host: Pool
     there: Pool | None
     """Where the device computes in the host's memory: the other part of it."""
@@ -74,16 +76,16 @@ def _ready(step: Step, seed: int) -> _Ready:
     Raises:
         LoaderbenchError: as open_device, build_workload and the step of one image.
     """
-    device = open_device(step, image_size(step, None))
+    device = open_device(step, image_size(step))
     one = replace(step, batch_size=1)
-    workload = build_workload(one, device, image_size=image_size(step, None), seed=seed, num_classes=1)
+    workload = build_workload(one, device, image_size=image_size(step), seed=seed, num_classes=1)
     if not isinstance(workload, ModelWorkload):
         raise ConfigError(f"--model {step.model} is not a PyTorch model, so it has no outputs to copy: use one")
     inputs, targets = workload.example("float32")
-    workload.step(*device.copy_in(device.pin(inputs), targets))
-    output = workload.last_output
-    outputs = output.new_zeros((step.batch_size, *output.shape[1:]))
-    images = torch.empty((step.batch_size, *inputs.shape[1:]), dtype=inputs.dtype, device="meta")
+    workload.step(*on_device(device, pinned(device, inputs), targets))
+    given, made = (sum(one.nbytes for one in tensors_of(some)) for some in (inputs, workload.last_output))
+    outputs = torch.zeros((step.batch_size, made), dtype=torch.uint8, device=device.torch_device)
+    images = torch.empty((step.batch_size, given), dtype=torch.uint8, device="meta")
     cold = CACHES * (largest_cache_bytes() or UNKNOWN_CACHE_BYTES)
     num_bytes = max(cold, images.nbytes, outputs.nbytes)
     host, there = (torch.empty(num_bytes, dtype=torch.uint8) for _ in range(2))
@@ -105,7 +107,7 @@ def time_copies(request: CopiesRequest, report: Report) -> CopiesTimed:
     """
     report(Phase("starting"))
     ready, rows = _ready(request.step, request.seed), slice(0, request.batch_size)
-    device, images, outputs = ready.device, ready.images[rows], ready.outputs[rows]
+    device, images, outputs = ready.device, ready.inputs[rows], ready.outputs[rows]
     no_targets = torch.empty(0, dtype=torch.int64)
 
     def pieces_in() -> Pieces:

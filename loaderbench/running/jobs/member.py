@@ -19,9 +19,11 @@ from loaderbench.errors import OutOfMemory
 from loaderbench.recording.facts import DeviceFacts
 from loaderbench.recording.progress import Phase, Report
 from loaderbench.running.jobs.table import MemberRequest, PartRequest, PartRun, WarmRequest
+from loaderbench.running.models import on_device, pinned, rows_of
 from loaderbench.workloads import build_workload
 from loaderbench.workloads.base import Workload
 from loaderbench.workloads.example import image_size
+from loaderbench.workloads.objective import flat
 from loaderbench.workloads.training import ModelWorkload
 
 SPIN_NS = 1_000_000
@@ -42,13 +44,13 @@ class Member:
     def __init__(self, request: MemberRequest) -> None:
         step = request.step
         self._step = step
-        self.device: Device = open_device(step, image_size(step, None))
+        self.device: Device = open_device(step, image_size(step))
         try:
             self._workload: Workload = build_workload(
-                step, self.device, image_size=image_size(step, None), seed=request.seed, num_classes=1
+                step, self.device, image_size=image_size(step), seed=request.seed, num_classes=1
             )
             inputs, targets = self._workload.example("float32")
-            self._inputs, self._targets = self.device.pin(inputs), self.device.pin(targets)
+            self._inputs, self._targets = pinned(self.device, inputs), self.device.pin(targets)
         except (OutOfMemory, RuntimeError) as error:
             if (whose := self._too_small(error)) is None:
                 raise
@@ -70,7 +72,7 @@ class Member:
         return (end_ns - begin_ns) / 1e9
 
     def turn(self, first: int, size: int) -> tuple[int, int, NDArray[np.float32] | None]:
-        """(begin, end, outputs [size, classes]) of the images from `first` on; no outputs of a device that computes
+        """(begin, end, outputs [size, values]) of the samples from `first` on; no outputs of a device that computes
         nothing.
 
         Raises:
@@ -79,12 +81,12 @@ class Member:
         rows = slice(first, first + size)
         begin_ns = time.perf_counter_ns()
         try:
-            inputs, targets = self.device.copy_in(self._inputs[rows], self._targets[rows])
+            inputs, targets = on_device(self.device, rows_of(self._inputs, rows), self._targets[rows])
             self._workload.step(inputs, targets)
             self.device.wait(self.device.record())
             output = None
             if isinstance(self._workload, ModelWorkload):
-                output = self._workload.last_output.float().cpu().numpy()
+                output = flat(self._workload.last_output).cpu().numpy()
         except OutOfMemory as error:
             self.device.release_memory()
             raise OutOfMemory(f"{size} images need more than {self._too_small(error) or 'its memory'}") from error

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import mmap
 import resource
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,7 +22,7 @@ from loaderbench.running.jobs.table import MeasureMemoryRequest, MemoryMeasured,
 from loaderbench.running.kept_traces import trace_of
 from loaderbench.running.memory_cap import MemoryCap
 from loaderbench.running.memory_events import events_of, marked
-from loaderbench.running.models import model_on, opened
+from loaderbench.running.models import model_on, on_device, opened
 from loaderbench.workloads.training import ModelWorkload
 
 
@@ -100,7 +98,7 @@ def _steps(
     step = request.step
     report(Phase("building the model"))
     workload = model_on(device, step, request.seed, "memory cannot be measured")
-    inputs, targets = device.copy_in(*workload.example("float32"))
+    inputs, targets = on_device(device, *workload.example("float32"))
     for number in range(request.num_steps):
         if before_last is not None and number == request.num_steps - 1:
             before_last()
@@ -115,9 +113,6 @@ def _steps(
 
 PROT_NONE = 0
 """<sys/mman.h>"""
-M_MMAP_THRESHOLD, MAPPED_BYTES = -3, 128 * 1024
-"""<malloc.h>; glibc's own threshold at the start."""
-WARM_BATCHES = (2, 3)
 NO_DATA = ("could not create", "could not execute", "bad_alloc", "Cannot allocate memory")
 """In errors of oneDNN and the C++ library where the kernel refuses memory."""
 
@@ -176,15 +171,10 @@ def cap_gpu(device: Device, cap_bytes: int) -> None:
 def _below_rlimit(request: MeasureMemoryRequest, device: Device, cap_bytes: int, report: Report) -> MeasuredMemory:
     """The kernel's limit: the process's data may grow by so many bytes (RLIMIT_DATA of getrlimit(2)).
 
-    A step of a few images first starts the threads, whose memory would count. It is one of another batch, for oneDNN
-    keeps the kernels that it builds for a batch: a trial of the same would need less than all others. The
-    interpreter's own memory counts, so the limit is not as exact as the ledger's.
+    As a script that sets the limit before it builds its model: threads' stacks, the heap as the C library keeps it and
+    oneDNN's kernels count, so the limit is not as exact as the ledger's.
     """
-    _keep_heap_small()
-    warm = replace(request.step, batch_size=next(size for size in WARM_BATCHES if size != request.step.batch_size))
-    _steps(replace(request, step=warm, num_steps=1), device, report)
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
     device.begin_memory()
     limit_bytes = _address_space("VmData") + cap_bytes
     try:
@@ -214,12 +204,6 @@ def _below_rlimit(request: MeasureMemoryRequest, device: Device, cap_bytes: int,
         missing=missing,
         peak_data_bytes=data.peak_bytes,
     )
-
-
-def _keep_heap_small() -> None:
-    """Let every tensor have a mapping of its own, which goes back to the kernel when it is freed: by default glibc
-    raises the size from which it maps with what it frees, up to 32 MiB (mallopt(3), M_MMAP_THRESHOLD)."""
-    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
 class _DataGrowth:

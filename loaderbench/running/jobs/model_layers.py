@@ -33,10 +33,11 @@ from loaderbench.running.layers import (
     no_mark,
     repeated,
 )
-from loaderbench.running.models import model_on, of_pytorch, opened
+from loaderbench.running.models import model_on, of_pytorch, opened, pinned
 from loaderbench.running.rig import Rig, once_a_second
 from loaderbench.running.streams import close
 from loaderbench.workloads.calls import CallTracer
+from loaderbench.workloads.objective import tensors_of
 from loaderbench.workloads.training import ModelWorkload
 
 PURPOSE = "layers cannot be timed"
@@ -71,7 +72,7 @@ def _open(request: LayersRequest, stack: ExitStack, report: Report) -> _Opened:
     report(Phase("building the model"))
     workload = model_on(device, request.step, request.seed, PURPOSE)
     inputs, targets = workload.example("float32")
-    resident = Batch(device.pin(inputs), device.pin(targets), request.step.batch_size, 0)
+    resident = Batch(pinned(device, inputs), device.pin(targets), request.step.batch_size, 0)
     return _Opened(device, workload, Iteration(device, workload, resident, None), 0)
 
 
@@ -116,10 +117,11 @@ def time_layers(request: LayersRequest, report: Report) -> Layers:
         seen = _rounds(request, _Turns(iteration, tracer, watch, hold), report)
         kept = found.kept
         inputs = iteration.copied_inputs(iteration.resident)
+        input_bytes = sum(one.nbytes for one in tensors_of(inputs))
         return Layers(
             facts,
             opened.workload.describe(),
-            int(inputs.numel() * inputs.element_size()),
+            input_bytes,
             tuple(found.calls),
             LayerTimes(
                 load_s=seen.load_s,
@@ -128,6 +130,7 @@ def time_layers(request: LayersRequest, report: Report) -> Layers:
                 parts_s=seen.parts_s,
                 forward_s=seen.spans[:, :, kept, 0],
                 backward_s=seen.spans[:, :, kept, 1],
+                recomputed_s=None if np.isnan(seen.spans[:, :, kept, 2]).all() else seen.spans[:, :, kept, 2],
                 first_s=first_s[kept],
                 lag_s=None if facts.on_host_cpus else np.median(seen.lags[:, :, kept], axis=(0, 1)).T,
                 held_s=None if hold is None else seen.held_s,
@@ -226,7 +229,7 @@ def _rounds(request: LayersRequest, turns: _Turns, report: Report) -> _Seen:
         np.empty((rounds, steps)),
         np.empty((rounds, steps)),
         np.full((rounds, steps, len(PARTS)), np.nan),
-        np.empty((rounds, steps, num_calls, 2)),
+        np.empty((rounds, steps, num_calls, 3)),
         np.empty((rounds, steps, num_calls, 2)),
         np.empty((rounds, steps)),
     )

@@ -18,7 +18,7 @@ from loaderbench.recording.model_size import StepRound
 from loaderbench.recording.progress import Phase, Report, StepsDone
 from loaderbench.running.jobs.table import BatchRequest, TimedBatch
 from loaderbench.running.loop import StepLoop
-from loaderbench.running.models import opened
+from loaderbench.running.models import on_device, opened
 from loaderbench.workloads import build_workload
 from loaderbench.workloads.base import Workload
 from loaderbench.workloads.example import image_size
@@ -40,7 +40,7 @@ def time_batch(request: BatchRequest, report: Report) -> TimedBatch:
         report(Phase("building the model"))
         device = opened(step, stack)
         device.begin_memory()
-        workload = build_workload(step, device, image_size=image_size(step, None), seed=request.seed, num_classes=1)
+        workload = build_workload(step, device, image_size=image_size(step), seed=request.seed, num_classes=1)
         batch = _resident(device, workload, step.batch_size)
         report(Phase("warming up"))
         loop = StepLoop(repeat(batch), device, workload, resident=True)
@@ -65,7 +65,7 @@ def _resident(device: Device, workload: Workload, batch_size: int) -> Batch:
         if whose is None:
             raise
         raise OutOfMemory(f"does not fit: a batch of {batch_size} images needs more than {whose}") from error
-    return Batch(*device.copy_in(inputs, targets), batch_size, 0)
+    return Batch(*on_device(device, inputs, targets), batch_size, 0)
 
 
 def _run(loop: StepLoop, num_before: int, request: BatchRequest, report: Report) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
-from torch.utils._pytree import tree_leaves
 
 from loaderbench.devices.base import Device
 from loaderbench.devices.select import traits_of
@@ -26,7 +25,8 @@ from loaderbench.recording.progress import Phase, Report, StepsDone
 from loaderbench.running.jobs.memory import cap_gpu
 from loaderbench.running.jobs.table import OffloadRequest, OffloadTimed
 from loaderbench.running.memory_events import events_of, marked
-from loaderbench.running.models import model_on, opened
+from loaderbench.running.models import model_on, on_device, opened
+from loaderbench.workloads.objective import tensors_of
 from loaderbench.workloads.training import ModelWorkload
 
 NUM_WARM = 2
@@ -105,8 +105,8 @@ def _results(request: OffloadRequest, report: Report) -> list[torch.Tensor]:
         torch.manual_seed(request.seed)  # what random layers draw
         run.step()
         model, infers = run.workload.model, request.step.mode == "infer"
-        found = tree_leaves(run.workload.last_output) if infers else [one.grad for one in model.parameters()]
-        return [one.detach().to("cpu", copy=True) for one in found if isinstance(one, torch.Tensor)]
+        found = list(tensors_of(run.workload.last_output)) if infers else [one.grad for one in model.parameters()]
+        return [one.detach().to("cpu", copy=True) for one in found if one is not None]
 
 
 def _largest_difference(some: list[torch.Tensor], others: list[torch.Tensor]) -> float:
@@ -139,12 +139,13 @@ class _Run:
         begun = time.perf_counter()
         engine = self.offloading
         if isinstance(engine, InferenceOffload):
-            engine.begin_step(self.inputs, self.targets)
+            engine.begin_step(*tensors_of(self.inputs), self.targets)
         elif engine is not None:
             engine.begin_step()
         self.workload.step(self.inputs, self.targets)
         if isinstance(engine, InferenceOffload):
-            self.statistics.append(engine.end_step(self.workload.last_output))
+            _, *others = tensors_of(self.inputs)
+            self.statistics.append(engine.end_step([*others, *tensors_of(self.workload.last_output)]))
         elif engine is not None:
             self.statistics.append(engine.end_step())
         self.device.synchronize()
@@ -181,7 +182,7 @@ def _built(request: OffloadRequest, device: Device, stack: ExitStack, report: Re
     step = request.step
     report(Phase("building the model"))
     workload = model_on(device, step, request.seed, "tensors cannot be offloaded")
-    inputs, targets = device.copy_in(*workload.example("float32"))
+    inputs, targets = on_device(device, *workload.example("float32"))
     plain = request.plan is None
     offloading = None if plain else stack.enter_context(_offloading(request, workload, device.torch_device))
     return _Run(workload, device, inputs, targets, offloading)

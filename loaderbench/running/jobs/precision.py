@@ -20,7 +20,7 @@ from loaderbench.recording.progress import Phase, Report, StepsDone
 from loaderbench.recording.studies import NumberFacts, TimingFacts
 from loaderbench.running.jobs.table import Examined, ExamineRequest, StepsRequest
 from loaderbench.running.loop import StepLoop
-from loaderbench.running.models import model_on, opened
+from loaderbench.running.models import model_on, on_device, opened
 from loaderbench.workloads.training import ModelWorkload
 
 NUM_BATCHES = 8
@@ -62,7 +62,7 @@ def time_steps(request: StepsRequest, report: Report) -> TimingFacts:
         step = request.step
         device, workload = _opened(request, stack)
         inputs, targets = workload.example("float32")
-        batch = Batch(*device.copy_in(inputs, targets), step.batch_size, 0)
+        batch = Batch(*on_device(device, inputs, targets), step.batch_size, 0)
         loop = StepLoop(repeat(batch), device, workload, resident=True)
         num_before = device.num_search_steps
         _run(loop, num_before, 0, report)
@@ -103,12 +103,12 @@ def follow_steps(request: StepsRequest, report: Report) -> NumberFacts:
         torch.manual_seed(request.seed)  # for dropout: this process is ours
         seen, reported_ns = [], time.perf_counter_ns()
         for number in range(num_steps):
-            inputs, targets = device.copy_in(*batches[number % NUM_BATCHES])
+            inputs, targets = on_device(device, *batches[number % NUM_BATCHES])
             if train:
                 seen.append(workload.observed_step(inputs, targets))
             else:
                 workload.step(inputs, targets)
-                seen.append(workload.last_output.float())
+                seen.append(workload.scores().float())
             if time.perf_counter_ns() - reported_ns > REPORT_NS:
                 report(StepsDone(number + 1, num_steps))
                 reported_ns = time.perf_counter_ns()
