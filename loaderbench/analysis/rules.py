@@ -8,8 +8,9 @@ History
     33 advice is predicted by replay of the run's batches, and a record says how well that explains the run
     34 samples, stamps and counts of a watched script name its cause, and the line; figures that contradict each other
        are left out
-    35 what an arm of a single window may be off by tell the windows of the others; a run that ended because it was
-       decided tells its gains with intervals that hold at every look; records have `timing`
+    35 bursts longer than the own steps of a script are not used; what next() takes before a batch is made is part of a
+       step without workers; what an arm of a single window may be off by tell the windows of the others; a run that
+       ended because it was decided tells its gains with intervals that hold at every look; records have `timing`
 """
 
 from __future__ import annotations
