@@ -82,7 +82,9 @@ class Crew:
         self._asked("warm", sizes, sizes)
         return {member: type(self).seconds(member, size, len(sizes) > 1) for member, size in sizes.items()}
 
-    def run(self, parts: Mapping[int, Part], *, busy_s: float = 0.0, with_output: bool = False) -> Together:
+    def run(
+        self, parts: Mapping[int, Part], *, busy_s: float = 0.0, with_output: bool = False, again: int = MOST_LATE
+    ) -> Together:
         """`repeat`: a turn for the table, in which all are to be at work for some time; `run`: one of the split."""
         sizes = {member: size for member, (_, size) in parts.items()}
         what = "repeat" if busy_s else "run"
@@ -97,6 +99,6 @@ class Crew:
             output = np.stack([row for row in rows if row is not None]) if rows and rows[0] is not None else None
             runs[member] = PartRun(start_ns, start_ns + round(one * 1e9), output)
         is_late = type(self).late(what, sum(name == what for name, _ in self.calls))
-        together = Together(start_ns, runs, MOST_LATE if is_late else 0, is_late)
+        together = Together(start_ns, runs, again if is_late else 0, is_late)
         self.clock_ns += round(together.seconds * 1e9) + 10**7
         return together

@@ -106,7 +106,7 @@ def text_of(inputs: tuple[Input, ...]) -> str:
 
 
 def read_inputs(text: str) -> tuple[Input, ...]:
-    """The inputs of `text_of`'s form."""
+    """The inputs of `text_of`'s form. Raises ValueError for another text."""
     found = []
     for one in text.split("+"):
         shape, _, dtype = one.rpartition(":")
@@ -155,5 +155,8 @@ def image_side(step: Step) -> float:
 
 
 def words_of(text: str) -> str:
-    """`3×240×320`, `tokens 16 int64` of the text of a step's inputs."""
-    return " and ".join(one.words for one in read_inputs(text))
+    """`3×240×320`, `tokens 16 int64` of the text of a step's inputs; a stored text that names none as it is."""
+    try:
+        return " and ".join(one.words for one in read_inputs(text))
+    except ValueError:
+        return text

@@ -25,7 +25,7 @@ class OtherPrograms:
     @property
     def fraction(self) -> float:
         """Of the processors, that the study could not have."""
-        return self.cpus / self.num_cpus + self.stolen_fraction
+        return self.cpus / max(self.num_cpus, 1) + self.stolen_fraction
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loaderbench.cases.inputs import Input, Shapes, inputs_asked, read_inputs, text_of
+from loaderbench.cases.inputs import Input, Shapes, inputs_asked, read_inputs, text_of, words_of
 from loaderbench.errors import ConfigError
 
 
@@ -20,6 +20,11 @@ from loaderbench.errors import ConfigError
 def test_a_step_keeps_inputs_as_a_text(shapes: str, dtypes: tuple[str, ...], inputs: tuple[Input, ...]) -> None:
     found = inputs_asked(Shapes.parse(shapes), dtypes)
     assert found == inputs and read_inputs(text_of(found)) == inputs
+
+
+@pytest.mark.parametrize("text", ["", "a", "512", "3,x:float32", "512:int64+", "1=2:int64", "é\U0001f600", "x" * 300])
+def test_a_stored_text_that_names_no_inputs_is_shown_as_it_is(text: str) -> None:
+    assert words_of(text) == text
 
 
 def test_a_shape_may_be_numbers() -> None:

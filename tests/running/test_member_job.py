@@ -10,6 +10,7 @@ import pytest
 from split_facts import toy_card
 
 from loaderbench.cases.case import Step
+from loaderbench.cases.inputs import Shapes
 from loaderbench.cases.options import ModelOptions
 from loaderbench.errors import OutOfMemory
 from loaderbench.running.jobs import member as job
@@ -73,7 +74,7 @@ def test_what_does_not_fit_at_the_start_is_told_as_lack_of_memory() -> None:
 def test_an_emulated_member_takes_what_its_profile_says_and_has_no_outputs(tmp_path: Path) -> None:
     (tmp_path / "toy.toml").write_text(toy_card(8, 40.0))
     device = f"cpu:1,emulated:{tmp_path / 'toy.toml'}x0.5"
-    options = ModelOptions(device=device, input_shape=(3, 28, 28), precision="fp32")  # type: ignore[arg-type]
+    options = ModelOptions(device=device, input_shape=Shapes.parse("3,28,28"), precision="fp32")
     member = plan_split("lenet", options, 8, tmp_path).members[1]
     known_s = member.known_seconds(4)
     # 40 ms for 8 images, at half the speed; 4 images of 3·28·28 values and a label over 1 MB/s

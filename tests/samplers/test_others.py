@@ -45,3 +45,4 @@ def test_background_is_not_worth_a_word_and_a_shared_machine_is() -> None:
     some, much = sentence(OtherPrograms(0.3, 2, 10.0)), sentence(OtherPrograms(0.99, 2, 10.0, 0.1))
     assert some is not None and "0.30 of 2 CPUs" in some and "idle" not in some
     assert much is not None and "0.99 of 2 CPUs" in much and "10%" in much and "idle" in much
+    assert sentence(OtherPrograms(0.0, 0, 10.0)) is None  # a stored number is any number

@@ -155,9 +155,9 @@ def test_times_for_the_table_are_turns_of_a_split(crew: type[Crew], tmp_path: Pa
     asked = list[tuple[dict[int, Any], int]]()
     run = Crew.run
 
-    def noted(self: Crew, parts: Any, *, busy_s: float = 0.0, with_output: bool = False) -> Any:
+    def noted(self: Crew, parts: Any, *, busy_s: float = 0.0, **asks: Any) -> Any:
         asked.append((dict(parts), round(busy_s * 1e3)))
-        return run(self, parts, busy_s=busy_s, with_output=with_output)
+        return run(self, parts, busy_s=busy_s, **asks)
 
     crew.run = noted  # type: ignore[method-assign]
     found(tmp_path)
@@ -279,13 +279,20 @@ def test_a_size_whose_turns_never_begin_together_is_refused(crew: type[Crew], tm
     assert all(one["num_turns"] >= 6 for one in only_times(tmp_path)) and only_times(tmp_path)
 
 
-def test_turns_in_which_a_member_began_late_count_for_neither(crew: type[Crew], tmp_path: Path) -> None:
+def test_a_turn_in_which_a_member_began_late_is_repeated_with_its_neighbour(crew: type[Crew], tmp_path: Path) -> None:
     crew.late = staticmethod(lambda what, call: what == "run" and call in (3, 6))  # the first two compare outputs
     told = found(tmp_path)
-    assert told["num_turns"] == 8 == told["ratio_to_fastest_alone"]["n"] and told["num_left_out"] == 2
+    assert told["num_turns"] == 10 == told["ratio_to_fastest_alone"]["n"] and told["num_left_out"] == 2
     facts = only_study(tmp_path).facts
     assert isinstance(facts, SplitFacts) and facts.turns is not None
-    assert len(facts.turns.split_start_ns) == len(facts.turns.alone_start_ns) == 8
+    assert len(facts.turns.split_start_ns) == len(facts.turns.alone_start_ns) == 10
+    assert sum(what == "run" for what, _ in crew.last.calls) == 2 + 2 * 12
+
+
+def test_a_run_of_which_many_turns_began_late_decides_nothing(crew: type[Crew], tmp_path: Path) -> None:
+    crew.late = staticmethod(lambda what, call: what == "run" and call % 4 == 3)  # every second pair
+    told = found(tmp_path)
+    assert (told["num_turns"], told["num_left_out"], told["outcome"]) == (10, 10, None)
 
 
 def test_a_time_far_beyond_any_split_is_not_measured(crew: type[Crew], tmp_path: Path) -> None:
@@ -527,9 +534,9 @@ def test_ctrl_c_keeps_the_turns_that_were_done(
 
     monkeypatch.setattr(crew, "run", stopped)
     done = split(tmp_path)
-    assert done.code == INTERRUPTED and "4 turns were measured" in done.err
+    assert done.code == INTERRUPTED and "3 turns were measured" in done.err
     result = split_of(only_study(tmp_path).facts)  # type: ignore[arg-type]
-    assert isinstance(result, ModelSplit) and result.interrupted and result.num_turns == 4
+    assert isinstance(result, ModelSplit) and result.interrupted and result.num_turns == 3
     assert result.ratio_to_fastest_alone is not None and result.ratio_to_fastest_alone.n == 3
 
 

@@ -62,10 +62,10 @@ def test_examples_have_the_loaders_types_and_repeat(output, kind):
 
 def test_uncropped_images_have_the_stored_size_where_it_is_known():
     uncropped = replace(STEP, input_size=None)
-    inputs, _ = build(image_size(uncropped, 256))[0].example("uint8")
+    inputs, _ = build(256)[0].example("uint8")
     assert inputs.shape[2:] == (256, 256)
     with pytest.raises(ConfigError, match="--res N"):
-        image_size(uncropped, None)
+        image_size(uncropped)
     workload, device = build(None)
     with pytest.raises(ConfigError, match="--res N"):
         workload.example("uint8")
