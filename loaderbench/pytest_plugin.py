@@ -109,11 +109,11 @@ def _samples(data: Any) -> Iterable[Any]:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """List the rates that were measured."""
-    reports = [one for found in terminalreporter.stats.values() for one in found if hasattr(one, "user_properties")]
+    kept = [one for found in terminalreporter.stats.values() for one in found]  # deselected tests, and warnings, too
     rates = [
         (one.nodeid, value)
-        for one in reports
-        if one.when == "call"
+        for one in kept
+        if isinstance(one, pytest.TestReport) and one.when == "call"
         for name, value in one.user_properties
         if name == PROPERTY
     ]

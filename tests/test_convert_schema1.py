@@ -179,7 +179,7 @@ def test_without_its_record_a_run_has_no_invented_figure(folder: Path, tmp_path:
     full = to_json(judged_again(folder))
     told = to_json(record)
     assert isinstance(full, dict) and isinstance(told, dict)
-    for name in ("environment", "started_at", "wall_s", "overhead_measured_at", "caveats"):
+    for name in ("environment", "started_at", "wall_s", "timing", "overhead_measured_at", "caveats"):
         del told[name]
     if not told["verdict"]["advice"]:  # where nothing tells the number of processors, nothing is predicted
         del told["verdict"]["advice"]
@@ -229,6 +229,7 @@ def test_a_run_that_did_not_end_well_keeps_its_reason_and_has_no_figure(status: 
     assert (record.throughput, record.verdict, record.arms) == (None, None, None)
     assert to_json(record.case) == old["case"] | {
         "optimizer": "sgd", "channels": 3, "shard": None, "all_reduce_bytes": None, "strict_duration": False,
+            "inputs": None, "loss": None, "until_decided": False,
     }  # fmt: skip
     assert record.wall_s == old["wall_s"] and record.started_at == old["started_at"]
 

@@ -49,6 +49,7 @@ def test_there_are_the_commands_that_are_known() -> None:
     assert set(COMMANDS) == {
         "run", "sweep", "tune", "compare", "list", "show", "ledger", "analyze", "trace", "gaps", "report", "rm",
         "selftest", "precision", "forecast", "whatif", "attach", "capacity", "watch", "demo", "install", "doctor",
+        "agents",
         "dataset make", "dataset derive", "dataset convert", "dataset scan",
         "model layers", "model memory", "model fit", "model size", "model offload", "model split", "model io",
     }  # fmt: skip

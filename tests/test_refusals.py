@@ -59,7 +59,7 @@ BASE: dict[str, list[str]] = {
 """Command → arguments that are right, or as right as they can be in an empty store."""
 NOT_RUN = {"demo", "install", "doctor", "watch", "attach", "dataset make", "dataset derive", "dataset convert"}
 """Their right command lines do the work at once: they are not run here with right values."""
-FREE = {"--tag", "--results", "--json", "--out", "--csv", "--save-profile", "--only", "--checkpoint-to"}
+FREE = {"--tag", "--results", "--json", "--out", "--csv", "--save-profile", "--only", "--checkpoint-to", "--metrics"}
 """They take any text, or are looked at once something is found in the store."""
 ANY_NUMBER = {
     "--max-bytes", "--all-reduce", "--mean-file-bytes", "--last", "--shard-images", "--offload-above", "--images",

@@ -94,8 +94,6 @@ OF_A_SCRIPT = {"allow_interspersed_args": False, "ignore_unknown_options": False
 """All that follows the name of a script, or of a module, is the script's: `-m` is a flag, so that the name ends it."""
 GROUPS = {"model": model.app, "dataset": dataset.app}
 """First word of commands of two words → what they belong to."""
-
-
 LIGHT_STUDIES = ("forecast", "whatif", "attach", "compare")
 """Studies that need no PyTorch, or only if they are asked to measure: they then say so themselves."""
 

@@ -56,7 +56,7 @@ def made(folder: Path, base_s: float, head_s: float) -> tuple[str, str]:
     for seconds in (base_s, head_s):
         (folder / "train.py").write_text(SCRIPT.format(seconds=seconds))
         git(folder, "add", ".")
-        git(folder, "commit", "-qm", "one")
+        git(folder, "commit", "--allow-empty", "-qm", "one")
         commits.append(git(folder, "rev-parse", "HEAD"))
     return commits[0], commits[1]
 

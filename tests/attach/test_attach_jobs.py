@@ -68,7 +68,7 @@ def started(
 @pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
 def test_a_slow_loader_is_found_from_outside(tmp_path: Path, start: str) -> None:
     with started(tmp_path, start=start) as pid:
-        ended = call("attach", pid, "--seconds", 6, "--results", tmp_path / "results", "--json", "-", "--quiet")
+        ended = call("attach", pid, "--seconds", 14, "--results", tmp_path / "results", "--json", "-", "--quiet")
         assert process_of(pid) is not None
     assert ended.code == 0, ended.err
     found = json.loads(ended.out)
@@ -84,7 +84,7 @@ def test_a_slow_loader_is_found_from_outside(tmp_path: Path, start: str) -> None
 
 def test_a_step_that_limits_and_what_is_stored_of_it(tmp_path: Path) -> None:
     with started(tmp_path, work_s=0.002, step_s=0.03) as pid:
-        ended = call("attach", pid, "--seconds", 5, "--results", tmp_path / "results")
+        ended = call("attach", pid, "--seconds", 14, "--results", tmp_path / "results")
     assert ended.code == 0 and "The training step limits this job" in ended.out
     (stored,) = Store(tmp_path / "results").studies()
     for command in (("show", stored.study_id), ("list",), ("report", "--out", tmp_path / "page.html")):
@@ -116,7 +116,7 @@ def test_a_job_of_another_python(tmp_path: Path, name: str) -> None:
     if python is None or subprocess.run([python, "-c", ""], check=False, capture_output=True).returncode:
         pytest.skip(f"no {name} here")
     with started(tmp_path, python=python) as pid:
-        ended = call("attach", pid, "--seconds", 6, "--results", tmp_path / "results", "--json", "-", "--quiet")
+        ended = call("attach", pid, "--seconds", 14, "--results", tmp_path / "results", "--json", "-", "--quiet")
     verdict = json.loads(ended.out)["verdict"]
     assert (verdict["bottleneck"], verdict["cause_detail"]) == ("prep", "sleep")
 

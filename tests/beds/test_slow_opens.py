@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from loaderbench.analysis.record import look
+from loaderbench.analysis.decided import look
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.recording.facts import Recording

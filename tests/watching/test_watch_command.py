@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Ended, run, run_script
+from commands import Ended, call, run, run_script
 
 from loaderbench.recording.store import Store
 from tests.warm import Where
@@ -142,7 +142,8 @@ def test_loaders_that_look_alike_are_named_by_the_places_in_the_script(tmp_path:
     assert seen.code == 0, seen.err
     assert [one["iterated_at"] for one in record(tmp_path)["watched"]["loaders"]] == [[within, first], [within, second]]
     assert f"first iterated at {first})" in record(tmp_path)["verdict"]["evidence"][0]
-    lines = " ".join(seen.err.split())
+    shown = call("show", "latest", "--all", "--results", tmp_path / "results")
+    lines = " ".join(shown.out.split())
     assert f"200 steps of DataLoader over Stream (first iterated at {first})," in lines
     assert f"DataLoader over Stream (first iterated at {second}): 200 batches" in lines
     assert f"advice are about DataLoader over Stream (first iterated at {first});" in lines
