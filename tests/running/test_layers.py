@@ -236,7 +236,7 @@ def test_each_call_has_its_own_time_and_no_others() -> None:
     iteration.run()
     calls, steps = timed(iteration, 3)
     spans = np.median([step.calls_s[kept] for step, kept in steps], axis=0)
-    took = {call.name: tuple(span) for call, span in zip(calls, spans.tolist(), strict=True)}
+    took = {call.name: tuple(span[:2]) for call, span in zip(calls, spans.tolist(), strict=True)}  # none is recomputed
     assert took["sleeper"] == pytest.approx((FORWARD_S, BACKWARD_S), rel=0.25)
     assert took["twice"] == pytest.approx((2 * FORWARD_S, 2 * BACKWARD_S), rel=0.25)
     for name in ("fc", "add", "loss.log_softmax", "loss.nll_loss"):
