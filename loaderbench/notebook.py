@@ -86,7 +86,7 @@ def loaderbench(line: str) -> Result | None:
         except KeyboardInterrupt:  # the kernel's: the command keeps what was measured
             process.send_signal(signal.SIGINT)
             echo(process.stdout.read().rstrip())
-    if process.returncode or words[:1] not in [[one] for one in MEASURES]:
+    if process.returncode or not words or words[0] not in MEASURES:
         return None
     from loaderbench.studies.again import show
 

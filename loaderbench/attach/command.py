@@ -63,10 +63,10 @@ def attach(
     if not any(given):
         _show_list(jobs_among(processes), output)
         return
-    if is_measured and asked.all_jobs and not jobs_among(processes):
+    jobs, words = _chosen(pid, asked, processes)
+    if not jobs:
         _write_metrics(asked, Attach((), None, (), None), output)
         return
-    jobs, words = _chosen(pid, asked, processes)
     from loaderbench.attach.study import AttachStudy
     from loaderbench.commands.kept import measure_kept
 
@@ -99,7 +99,7 @@ def _write_metrics(asked: AttachOptions, found: Attach, output: OutputOptions) -
 
 
 def _chosen(pid: int | None, asked: AttachOptions, processes: dict[int, Process]) -> tuple[list[Process], str]:
-    """(the jobs, what was asked for in words). Raises ConfigError where there are none."""
+    """(the jobs, what was asked for in words). Raises ConfigError where there are none, which metrics of all tell."""
     from loaderbench.attach import find
 
     if pid is not None:
@@ -110,7 +110,7 @@ def _chosen(pid: int | None, asked: AttachOptions, processes: dict[int, Process]
         jobs, words = find.of_container(asked.container, processes), f"container {asked.container}"
     else:
         jobs, words = find.jobs_among(processes), "all jobs"
-    if not jobs:
+    if not jobs and not (asked.all_jobs and (asked.metrics is not None or asked.otel)):
         raise ConfigError(
             f"no training process found ({words}): a Python with PyTorch, TensorFlow, JAX or DALI loaded, or with a "
             "loader's workers; `loaderbench attach PID` looks at any Python process"

@@ -315,9 +315,12 @@ class Pipeline:
         wanted = ran + sum(use.queued_s for use in job.uses)
         share = ran / wanted if wanted > 0 else 1.0  # of a processor, that a thread gets while it wants one
         self.least_cores = min(self.most_cores, max(self.cores, share * (self.workers + 1)))
-        by = contention_by(seen, self)
+        self.held_by = contention_by(seen, self)
+        """What takes the processors that the job needs; None if unknown."""
         cpus = job.processors
-        self.free_cores = float(cpus.machine if by == "affinity" else cpus.usable if by == "quota" else self.most_cores)
+        self.free_cores = float(
+            cpus.machine if self.held_by == "affinity" else cpus.usable if self.held_by == "quota" else self.most_cores
+        )
         self.uneven = self._uneven()
 
     def _uneven(self) -> dict[int, Part] | None:
@@ -542,7 +545,7 @@ def _named(
     if contention.value >= WORTH:
         with_it = {cause: pipe.gain(_both(edits["contention"], edits[cause])).value for cause in stages}
         beyond = max(with_it.values()) / contention.value
-        by = contention_by(seen, pipe)
+        by = pipe.held_by
         is_known = seen.of_main(seen.is_unknown).value < UNKNOWN_MAIN
         least = HALF_LOST if by in ("neighbours", "steal") else OWN_PART
         limits = seen.of_main(pipe.waits).value > 1.0 - 1.0 / WORTH or contention.value > least

@@ -336,11 +336,17 @@ def _least_s(arm: Arm, segments: Sequence[Segment], readers: int) -> float:
     of `fetch` waits for `real`, which the verdict is about."""
     if arm not in COMPARED:
         return 0.0
-    wanted_s = max(window_wanted_s(segments, readers), PAUSES_A_WINDOW * stood_between_s(segments))
-    wanted_s = min(wanted_s, LONGEST_WINDOW_S)
+    wanted_s = long_window_s(segments, readers)
     real_s = [window_s(one) for one in segments if one.arm is Arm.REAL]
     is_told = max(real_s, default=0.0) >= wanted_s / 2 or (len(real_s) > 1 and _only_fetch_tells(segments))
     return wanted_s if arm is Arm.REAL or is_told else 0.0
+
+
+def long_window_s(segments: Sequence[Segment], readers: int) -> float:
+    """Length of a window that tells of a storage that stood still, or had slow files, in those so far; 0 where it had
+    none."""
+    wanted_s = max(window_wanted_s(segments, readers), PAUSES_A_WINDOW * _stood_between_s(segments))
+    return min(wanted_s, LONGEST_WINDOW_S)
 
 
 def _only_fetch_tells(segments: Sequence[Segment]) -> bool:
@@ -350,7 +356,7 @@ def _only_fetch_tells(segments: Sequence[Segment]) -> bool:
     return Arm.FETCH in tell and Arm.REAL not in tell
 
 
-def stood_between_s(segments: Sequence[Segment]) -> float:
+def _stood_between_s(segments: Sequence[Segment]) -> float:
     """For how long the storage stood still while a look at the page cache opened files between two windows, by how
     long other looks took; 0 where it did not. Standstills may fall beside all windows of a round."""
     windows = [one.storage for one in segments if one.storage is not None]

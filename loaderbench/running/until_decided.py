@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from loaderbench.analysis.latency import PAUSES_A_WINDOW, window_wanted_s
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import RoundFacts, Segment
 from loaderbench.recording.progress import Look
@@ -31,11 +30,11 @@ from loaderbench.running.rounds import (
     StoppedBy,
     has_rounds,
     is_exact,
+    long_window_s,
     measured_arms,
     precise,
     share,
     spared,
-    stood_between_s,
     window_s,
 )
 from loaderbench.running.window import LONGEST_WINDOW_S, Length, Windows, durations, whole_s
@@ -223,10 +222,7 @@ class UntilDecided:
         That of `fetch` waits for `real`, which the verdict is about."""
         if arm not in COMPARED or not self._segments:
             return 0.0
-        wanted_s = max(
-            window_wanted_s(self._segments, self._readers), PAUSES_A_WINDOW * stood_between_s(self._segments)
-        )
-        wanted_s = min(wanted_s, LONGEST_WINDOW_S)
+        wanted_s = long_window_s(self._segments, self._readers)
         long = any(window_s(one) >= HALF * wanted_s for one in self._of(Arm.REAL))
         return wanted_s if arm is Arm.REAL or long else 0.0
 

@@ -98,5 +98,5 @@ def _leave_after(script: int) -> None:
 
 
 def _say(number: int, said: JsonObject) -> None:
-    with suppress(OSError):  # nobody listens any more
+    with suppress(OSError):  # the script has ended
         os.write(number, json.dumps(said).encode() + b"\n")
