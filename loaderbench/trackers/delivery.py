@@ -9,27 +9,24 @@ from __future__ import annotations
 import functools
 import json
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Protocol
 
 import psutil
 
 from loaderbench import plain
 from loaderbench.forks import wait_for
-from loaderbench.neutral import FOLDER, environment
+from loaderbench.neutral import environment
 from loaderbench.originals import os, time
 from loaderbench.plain import JsonObject
 from loaderbench.trackers.messages import Caller, what_failed
 from loaderbench.trackers.tracker import Point, Summary, Target, Tracker
 from loaderbench.watching.kept import Kept
-from loaderbench.watching.samples import takes_orphans
+from loaderbench.watching.samples import ROOT, start_apart, takes_orphans
 
-ROOT = str(Path(__file__).parents[2])
 PATIENCE_S = 30.0
 """A tracker that does nothing for so long when the script has ended is given up."""
 MOST_S = 120.0
@@ -37,7 +34,6 @@ MOST_S = 120.0
 MOST_WAITING = 1000
 """Messages that wait for a tracker; of more the oldest are dropped, which the summary's points make good."""
 POLL_S = 0.02
-START_S = 10.0
 CHUNK_BYTES = 1 << 16
 
 
@@ -86,16 +82,7 @@ class ProcessDelivery:
         program = f"import sys; sys.path.insert(0, {ROOT!r}); from loaderbench.trackers.process import main; main()"
         given = json.dumps({"name": name, "script": os.getpid(), "target": plain.to_json(target)})
         try:
-            started = subprocess.Popen(
-                [sys.executable, "-P", "-c", program, given], stdin=asked, stdout=said, stderr=subprocess.DEVNULL,
-                cwd=FOLDER, env=environment(os.environ),
-            )  # fmt: skip
-            try:
-                started.wait(START_S)
-            except subprocess.TimeoutExpired:
-                started.kill()
-                started.wait()
-                raise
+            start_apart(["-P", "-c", program, given], asked, stdout=said, env=environment(os.environ))
         finally:
             os.close(asked)
             os.close(said)

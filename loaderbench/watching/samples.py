@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from loaderbench.forks import wait_for
 from loaderbench.neutral import FOLDER
@@ -29,6 +29,23 @@ START_S = 10.0
 CHUNK_BYTES = 1 << 20
 BLOCK = 40
 """Samples of a thread whose counters are taken together: a second, at first."""
+
+
+def start_apart(arguments: Sequence[str], stdin: int, **options: Any) -> None:
+    """Start a Python of ours that forks itself and ends, so that its child is none of the script's.
+
+    Raises:
+        OSError, ValueError, subprocess.SubprocessError: it cannot be started, or does not end in START_S.
+    """
+    started = subprocess.Popen(
+        [sys.executable, *arguments], stdin=stdin, stderr=subprocess.DEVNULL, cwd=FOLDER, **options
+    )
+    try:
+        started.wait(START_S)
+    except subprocess.TimeoutExpired:
+        started.kill()
+        started.wait()
+        raise
 
 
 def takes_orphans() -> bool:
@@ -62,16 +79,10 @@ class Sampling:
             f"import sys; sys.path.insert(0, {ROOT!r}); from loaderbench.watching.sampling_process import main; main()"
         )
         try:
-            started = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", program, str(os.getpid()), str(found)], stdin=asked,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=(found,), cwd=FOLDER,
+            start_apart(
+                ["-I", "-S", "-c", program, str(os.getpid()), str(found)], asked, stdout=subprocess.DEVNULL,
+                pass_fds=(found,),
             )  # fmt: skip
-            try:
-                started.wait(START_S)
-            except subprocess.TimeoutExpired:
-                started.kill()
-                started.wait()
-                raise
         finally:
             os.close(asked)
         self._found, self._asks = Kept(found), Kept(asks)
