@@ -8,9 +8,9 @@ BENCH   ?= --res 256,512,1024 --loader serial,multiprocess,threaded,dali --devic
 
 # Tests that measure nothing run beside each other, more of them than two processors since many wait; those marked `alone`
 # behind them, one after the other.
-# A neighbour on a shared machine can spoil what is timed or waited for: a failure counts when it comes again.
+# A neighbour on a shared machine can spoil what is timed or waited for: a failure counts when it comes again, a while later.
 BESIDE  := $(BIN)/python -m pytest -n 4 --dist worksteal --reruns 1
-ALONE   := $(BIN)/python -m pytest --reruns 2 $$(grep -rl --include='test_*.py' 'mark[.]alone' tests)
+ALONE   := $(BIN)/python -m pytest --reruns 2 --reruns-delay 15 $$(grep -rl --include='test_*.py' 'mark[.]alone' tests)
 
 # Where it is set, as in some container images, every process compiles the package and the tests again.
 test test-all test-beds: export PYTHONDONTWRITEBYTECODE =

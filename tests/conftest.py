@@ -13,11 +13,12 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from numpy.typing import NDArray
 from pictures import write_tree
 
+from loaderbench.recording.others import NOTED
+from loaderbench.samplers.cpu import Others
 from tests.warm import warm
 
 pytest.register_assert_rewrite("tests.studies.kept")
@@ -56,29 +57,18 @@ def stored_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-MOST_STOLEN = 0.03
-"""Of the processors' time, beyond which what a test measured is not this machine's."""
-
-
-def processor_times() -> tuple[float, float]:
-    """Seconds of all processors since the boot: those that the hypervisor gave to others, and all."""
-    times = psutil.cpu_times()
-    return times.steal, sum(times[:8])  # behind these: guests' times, which `user` and `nice` hold already
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """A test that measures, and fails once more at its last try, is skipped where others took the processors."""
-    stolen, elapsed = processor_times()
+    others = Others()
     try:
         return (yield)
     except AssertionError as error:
-        now = processor_times()
-        part = (now[0] - stolen) / max(now[1] - elapsed, 0.01)
+        seen = others.seen()
         last = getattr(item, "execution_count", 1) > (item.config.getoption("reruns", 0) or 0)
-        if item.get_closest_marker("alone") is None or not last or part <= MOST_STOLEN:
+        if item.get_closest_marker("alone") is None or not last or seen is None or seen.fraction <= NOTED:
             raise
-        why = f"the hypervisor took {part:.0%} of the processors' time while this was measured, and it failed"
+        why = f"others took {seen.fraction:.0%} of the processors' time while this was measured, and it failed"
         raise pytest.skip.Exception(f"{why}: {str(error).splitlines()[0]}") from error
 
 
