@@ -19,7 +19,7 @@ from loaderbench.analysis.comparison import rate_of_runs, ratio_of
 from loaderbench.analysis.doses import Place, Response, doses, responses
 from loaderbench.analysis.invariants import enforced
 from loaderbench.analysis.latency import Slowness, slowness
-from loaderbench.analysis.model import Model, Watched
+from loaderbench.analysis.model import WORTH, Model, Watched
 from loaderbench.analysis.predictions import Predictions
 from loaderbench.analysis.processors import (
     Crowd,
@@ -50,7 +50,7 @@ from loaderbench.cases.arms import ARMS, Arm
 from loaderbench.cases.case import CacheState, Case, Change
 from loaderbench.pipeline.fit import fit, giving_workers
 from loaderbench.pipeline.gains import Replays
-from loaderbench.pipeline.verdict import held_out_residual
+from loaderbench.pipeline.verdict import at_least, gain_by_model, held_out_residual
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.facts import (
@@ -333,10 +333,25 @@ class Judged:
 
     @cached_property
     def attribution(self) -> Attribution:
-        return attribute(
+        found = attribute(
             self.model,
             storage_idle=_storage_idle(self.storage),
             doubts=[*_doubts(self.case, self.facts, self.storage), *_against_the_delays(self.doses)],
+        )
+        return replace(found, verdict=self._of_few_steps(found.verdict))
+
+    def _of_few_steps(self, found: Verdict) -> Verdict:
+        """A run that is too short for the rules alone may still show, batch by batch, what limits it at least, once each
+        of its workers gave a batch."""
+        too_few = [one.code for one in found.reasons] == ["too_few_steps"]
+        if not too_few or self.replays is None or self.real.num_steps < max(2, self.replays.fitted.real.workers):
+            return found
+        bound = at_least(self.replays)
+        if bound is None:
+            return found
+        cause, gain = bound
+        return replace(
+            found, bottleneck=cause, reasons=(), speedup_if_removed={**found.speedup_if_removed, cause: gain}
         )
 
     @cached_property
@@ -434,7 +449,7 @@ class Judged:
         """The verdict with its advice."""
         contention = self.attribution.shares["contention"]
         starved = (self.starved_fraction or 0.0) > STARVED
-        found = self.attribution.verdict
+        found = self._beside_the_model(self.attribution.verdict)
         if self.facts.rounds.stopped_by == "decided":
             found = next_run.of_many_looks(found)
         verdict = next_run.without_contention(found, self.model)
@@ -449,6 +464,18 @@ class Judged:
         starving = starved or (contention is not None and contention.value > 0.05)
         measured = Measured(predictions, self.model, starving, self.held_up_by, self.storage)
         return replace(verdict, advice=verified(self.run, advise(verdict, measured)))
+
+    def _beside_the_model(self, found: Verdict) -> Verdict:
+        """The gain of a stage twice: by the arm without it, and by replay of `real`. There is no verdict where the replay
+        shows that the run gains nothing worth it."""
+        measured = None if self.recording.rank is not None or self.facts.watched is not None else found.gain
+        if measured is None or measured.low is None or measured.high is None or self.replays is None:
+            return found
+        model = gain_by_model(self.replays, found.bottleneck)
+        if model is None or model.high is None or model.high >= WORTH:
+            return replace(found, by_model=model)
+        details: dict[str, Json] = {"cause": found.bottleneck, "measured": measured.value, "model": model.value}
+        return replace(found, bottleneck="undetermined", reasons=(Reason("model_disagrees", details),))
 
     def predictions(self, cpus: int) -> Predictions | None:
         if self.replays is None:

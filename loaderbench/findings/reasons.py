@@ -46,6 +46,12 @@ REASONS = (
         examples=({"faster": "ram", "faster_s": 0.01, "slower": "host", "slower_s": 0.02},),
     ),
     Row(
+        "model_disagrees",
+        "without {cause} the run would be {measured:.2f}× faster by the arm that leaves it out, but only {model:.2f}× by "
+        "the model of the run's own batches: measure longer, on an idle machine",
+        examples=({"cause": "storage", "measured": 1.24, "model": 1.01},),
+    ),
+    Row(
         "too_few_steps",
         "the run is too short: `real` has only {steps} steps. Use --steps {wanted} without --duration (measuring takes "
         "about {seconds:,.0f} s)",

@@ -42,10 +42,12 @@ class Replays:
 
     fitted: Fitted
     draws: int = DRAWS
+    by_batch: bool = False
+    """Draw single batches, of a run with too few whole rounds."""
 
     @cached_property
     def order(self) -> Order:
-        return orders(self.fitted.real, self.draws)
+        return orders(self.fitted.real, self.draws, by_batch=self.by_batch)
 
     @cached_property
     def now_s(self) -> Times:

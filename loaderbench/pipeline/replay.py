@@ -66,12 +66,13 @@ class Order:
         return self.part(0, 1)
 
 
-def orders(stages: Stages, draws: int, seed: int = 5) -> Order:
+def orders(stages: Stages, draws: int, seed: int = 5, *, by_batch: bool = False) -> Order:
     """Draw `draws` times blocks, and as many times windows. Blocks are laid behind each other in another order in each
-    pass: repeated as they were, a worker that was slow by chance would be slow for ever."""
+    pass: repeated as they were, a worker that was slow by chance would be slow for ever. `by_batch`: each batch is a
+    block, for there are too few whole rounds."""
     random = np.random.default_rng(seed)
     windows = [np.flatnonzero(stages.window == number) for number in np.unique(stages.window)]
-    by_window = [_blocks(rows, max(1, stages.workers)) for rows in windows]
+    by_window = [_blocks(rows, 1 if by_batch else max(1, stages.workers)) for rows in windows]
     blocks = [block for several in by_window for block in several]
     total = int(min(max(STEPS, 1.5 * len(stages.window)), MOST_STEPS))
     most = int(total * (1 - SETTLED))

@@ -14,7 +14,7 @@ from itertools import combinations
 
 import numpy as np
 
-from loaderbench.analysis import storage
+from loaderbench.analysis import storage as probed
 from loaderbench.analysis.processors import by_whom
 from loaderbench.cases.arms import Arm
 from loaderbench.pipeline.change import Change, changed
@@ -67,6 +67,34 @@ def held_out_residual(run: Run) -> tuple[float, bool] | None:
     held_out = len(rounds) > 1
     fitted = fit(run, calibrated=rounds[0::2], replayed=rounds[1::2]) if held_out else fit(run)
     return None if fitted is None else (residual(fitted), held_out)
+
+
+def at_least(replays: Replays) -> tuple[Cause, Estimate] | None:
+    """The stage that limits a run of few, long steps, with a lower bound of its gain: each of its batches tells what
+    was read and prepared for how long, though there are too few of them for an interval with two ends. None where the
+    replay names no single stage or does not explain the run, and where the storage, which may be slow only now and
+    then, may matter but is not named."""
+    if replays.order.num_blocks < 2:
+        replays = replace(replays, by_batch=True)
+    judge = _Judge(replays.fitted, replays)
+    found = judge.judged()
+    cause = next((one for one in judge.stages if one == found.bottleneck and not found.joint), None)
+    gain = None if cause is None else found.gains[cause]
+    if cause is None or gain is None or gain.low is None or gain.low < WORTH:
+        return None
+    storage = found.gains.get("storage")
+    if cause != "storage" and storage is not None and (storage.high is None or storage.high >= WORTH):
+        return None
+    return cause, replace(gain, high=None)
+
+
+def gain_by_model(replays: Replays, bottleneck: Bottleneck) -> Estimate | None:
+    """What a run would gain without a stage, known no better than the replay explains the run. None of anything but a
+    stage that the replay can take out."""
+    cause = next((one for one in _Judge(replays.fitted, replays).stages if one == bottleneck), None)
+    if cause is None:
+        return None
+    return replays.estimate(replays.gain({WITHOUT[cause]}), own=abs(residual(replays.fitted)) + ALIKE - 1.0)
 
 
 def limits(fitted: Fitted, replays: Replays, change: Change) -> Limit:
@@ -193,4 +221,4 @@ class _Judge:
         most: StorageSlowness = "stalls" if slow["stalls"] >= slow["tail"] else "tail"
         if slow[most] >= HALF:
             return most
-        return storage.bound_by(self.fitted.recording.facts.storage.ceiling, max(1, self.fitted.real.workers))
+        return probed.bound_by(self.fitted.recording.facts.storage.ceiling, max(1, self.fitted.real.workers))

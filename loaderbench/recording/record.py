@@ -186,6 +186,8 @@ class Verdict:
     """None where it is not known."""
     where: tuple[Where, ...] = ()
     """The lines that the cause is at first; of a watched script whose threads were sampled."""
+    by_model: Estimate | None = None
+    """The gain without the bottleneck by replay of the batches of `real`, beside that of the arm without it."""
 
     @property
     def gain(self) -> Estimate | None:

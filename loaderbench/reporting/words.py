@@ -78,7 +78,7 @@ def worded(record: RunRecord) -> RunRecord:
 def _faster(estimate: Estimate) -> str:
     """Return `1.92× faster (1.67 – 2.21)`."""
     if estimate.low is not None and estimate.high is None:
-        return f"{estimate.value:.2f}× faster ({estimate.low:.2f} – {NOT_BOUNDED})"
+        return f"at least {estimate.low:.2f}× faster"
     if estimate.low is None or estimate.high is None:
         return f"{estimate.value:.2f}× faster"
     return f"{estimate.value:.2f}× faster ({estimate.low:.2f} – {estimate.high:.2f})"
@@ -131,7 +131,9 @@ def summary(record: RunRecord) -> str:
     several = verdict.bottleneck == "launch"
     slow = _how_slow(record.storage) if verdict.bottleneck == "storage" and record.storage is not None else None
     why = "" if slow is None else f": {slow}"
-    gain = "" if removed is None else f" Without {'them' if several else 'it'}, the run would be {_faster(removed)}."
+    model = "" if verdict.by_model is None else f", {verdict.by_model.value:.2f}× by the model"
+    without = f" Without {'them' if several else 'it'}, the run would be "
+    gain = "" if removed is None else f"{without}{_faster(removed)}{model}."
     return f"{_capitalized(name)} {'limit' if several else 'limits'} this run{why}.{gain}"
 
 
@@ -249,8 +251,10 @@ def _of(gain: Estimate | None) -> str:
 
 def _times(gain: Estimate) -> str:
     """`2.1× (1.4 – 3.2)`."""
+    if gain.low is not None and gain.high is None:
+        return f"at least {gain.low:.2g}×"
     if gain.low is None or gain.high is None:
-        return f"{gain.value:.2g}× (not bounded)"
+        return f"{gain.value:.2g}× ({NOT_BOUNDED})"
     return f"{gain.value:.2f}× ({gain.low:.2f} – {gain.high:.2f})"
 
 

@@ -230,7 +230,7 @@ EXPLAINED_BY = {
 }
 """Null figures, by the longest of these that begins their place, and the caveats of which one must be there."""
 MAY_BE_NULL = {
-    "tag", "price", "verdict.cause_detail",
+    "tag", "price", "verdict.cause_detail", "verdict.by_model",
     "failure", "verdict.joint_speedup", "storage.nfs", "storage.cold_proof", "storage.cold_read_ratio",
     "storage.idle_proof", "storage.others_read_bytes", "storage.kind", "storage.latency_of", "storage.tail",
     "storage.stalls", "storage.fetch_saw", "storage.slow_folder", "transfer.pinned", "device.held_issue_s", "short_run",
@@ -240,7 +240,8 @@ MAY_BE_NULL = {
 """Null says something itself: no failure; no joint gain because one cause is named; other storage than NFS; no proof
 (`cold_not_proven` says so), no time of a cold read, nobody else on the disk; no kind of slowness that is
 clear, no slow files, no stalls; pinning that means nothing; no step that
-was held back; no short runs and no price asked for; a cause that needs or has no finer name;
+was held back; no short runs and no price asked for; a cause that needs or has no finer name; no stage that
+the model can leave out;
 a run of our own loop; a run that nobody asked whether it is decided."""
 
 

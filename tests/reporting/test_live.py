@@ -153,7 +153,7 @@ def test_elsewhere_the_verdict_so_far_is_said_when_its_cause_changes(capsys: pyt
 
     assert lines(1) == [
         "so far: storage, 2.10× (1.40 – 3.20); 5 s",
-        "so far: CPU preparation (decode, augment, collate), 1.3× (not bounded); 7 s",
+        "so far: CPU preparation (decode, augment, collate), at least 1.4×; 7 s",
         "evicting takes long",
     ]
     # in a sweep each case's table says it; a run that cannot keep its time says so there too
