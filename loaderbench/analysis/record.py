@@ -31,6 +31,7 @@ from loaderbench.analysis.processors import (
     processors_of,
 )
 from loaderbench.analysis.quantities import Quantity
+from loaderbench.analysis.rate_change import rate_change
 from loaderbench.analysis.read_queue import Queue, spread_of_met
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.samples import channel, counter_rate, gauge_mean, sampled, windows_of
@@ -77,6 +78,7 @@ from loaderbench.recording.record import (
     Estimate,
     KernelGap,
     PreparationFigures,
+    RateChange,
     Residency,
     Residual,
     RunRecord,
@@ -341,8 +343,8 @@ class Judged:
         return replace(found, verdict=self._of_few_steps(found.verdict))
 
     def _of_few_steps(self, found: Verdict) -> Verdict:
-        """A run that is too short for the rules alone may still show, batch by batch, what limits it at least, once each
-        of its workers gave a batch."""
+        """A run that is too short for the rules alone may still show, batch by batch, what limits it at least, once
+        each of its workers gave a batch."""
         too_few = [one.code for one in found.reasons] == ["too_few_steps"]
         if not too_few or self.replays is None or self.real.num_steps < max(2, self.replays.fitted.real.workers):
             return found
@@ -442,6 +444,7 @@ class Judged:
             watched=None if facts.watched is None else replace(facts.watched, consumer_cpu_s=self._consumer_cpu_s()),
             notes=self._notes(),
             residual=self._residual(),
+            rate_change=self._rate_change(),
         )
 
     @cached_property
@@ -466,8 +469,8 @@ class Judged:
         return replace(verdict, advice=verified(self.run, advise(verdict, measured)))
 
     def _beside_the_model(self, found: Verdict) -> Verdict:
-        """The gain of a stage twice: by the arm without it, and by replay of `real`. There is no verdict where the replay
-        shows that the run gains nothing worth it."""
+        """The gain of a stage twice: by the arm without it, and by replay of `real`. There is no verdict where the
+        replay shows that the run gains nothing worth it."""
         measured = None if self.recording.rank is not None or self.facts.watched is not None else found.gain
         if measured is None or measured.low is None or measured.high is None or self.replays is None:
             return found
@@ -486,6 +489,13 @@ class Judged:
             self.replays, cpus, storage_costs=self.model.has_storage and not in_memory,
             storage_known=told and Arm.FETCH in self.arms,
         )  # fmt: skip
+
+    def _rate_change(self) -> RateChange | None:
+        """Of a run of our own loop: a script's steps may change by themselves."""
+        if self.facts.watched is not None:
+            return None
+        begun_ns = min(one.opened_ns for one in self.recording.segments)
+        return rate_change(self.recording.of(Arm.REAL), lanes_of(self.run, self.recording), begun_ns)
 
     def _residual(self) -> Residual | None:
         found = held_out_residual(self.run)

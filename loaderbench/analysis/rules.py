@@ -11,8 +11,8 @@ History
     35 bursts longer than the own steps of a script are not used; what next() takes before a batch is made is part of a
        step without workers; what an arm of a single window may be off by tell the windows of the others; a run that
        ended because it was decided tells its gains with intervals that hold at every look; records have `timing`
-    36 a run of few, long steps gets a cause with a lower bound of its gain, by replay; a stage's gain stands beside that
-       by replay, which must not deny it
+    36 a run of few, long steps gets a cause with a lower bound of its gain, by replay; a stage's gain stands beside
+       that by replay, which must not deny it; a rate that changed for good is told
 """
 
 from __future__ import annotations

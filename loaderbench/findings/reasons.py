@@ -47,8 +47,8 @@ REASONS = (
     ),
     Row(
         "model_disagrees",
-        "without {cause} the run would be {measured:.2f}× faster by the arm that leaves it out, but only {model:.2f}× by "
-        "the model of the run's own batches: measure longer, on an idle machine",
+        "without {cause} the run would be {measured:.2f}× faster by the arm that leaves it out, but only {model:.2f}× "
+        "by the model of the run's own batches: measure longer, on an idle machine",
         examples=({"cause": "storage", "measured": 1.24, "model": 1.01},),
     ),
     Row(

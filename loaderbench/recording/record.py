@@ -322,6 +322,17 @@ class Stalls:
 
 
 @dataclass(frozen=True)
+class RateChange:
+    """The rate changed for good while it was measured."""
+
+    at_s: float
+    """Since measuring began."""
+    before: float
+    """Samples/s."""
+    after: float
+
+
+@dataclass(frozen=True)
 class Residual:
     """The step by replay of the run's batches (pipeline/), beside the measured one."""
 
@@ -711,6 +722,8 @@ class RunRecord:
     residual: Residual | None = None
     """How well the model of the pipeline, by which the advice is predicted, explains the run; null in runs without a
     complete step."""
+    rate_change: RateChange | None = None
+    """null: the rate did not change for good, or there were too few steps to tell."""
     tag: str | None = None
     """A name that the user gave it."""
     price: PriceFigures | None = None

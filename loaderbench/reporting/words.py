@@ -28,6 +28,7 @@ from loaderbench.recording.record import (
     Estimate,
     KernelGap,
     PixelDifference,
+    RateChange,
     ReadFigures,
     Residual,
     RunRecord,
@@ -104,9 +105,21 @@ NOT_SEPARATED = ("not_separated", "nothing_read")
 
 
 def summary(record: RunRecord) -> str:
-    """Say what limits the run, and how much faster it would be without that."""
-    verdict = record.verdict
+    """Say what limits the run, how much faster it would be without that, and whether its rate changed meanwhile."""
+    verdict, change = record.verdict, record.rate_change
     assert verdict is not None
+    return _limit(record, verdict) + ("" if change is None else f" {_changed(change)}")
+
+
+def _changed(change: RateChange) -> str:
+    verb = "fell" if change.after < change.before else "rose"
+    return (
+        f"After {change.at_s:.0f} s of measuring, the rate {verb} from {change.before:,.0f} to {change.after:,.0f} images/s "
+        "and stayed there: all other figures are of both parts."
+    )
+
+
+def _limit(record: RunRecord, verdict: Verdict) -> str:
     reasons = [one.text() for one in verdict.reasons]
     because = ". ".join([*reasons[:1], *map(_capitalized, reasons[1:])])
     if verdict.bottleneck == "undetermined":

@@ -236,12 +236,13 @@ MAY_BE_NULL = {
     "storage.stalls", "storage.fetch_saw", "storage.slow_folder", "transfer.pinned", "device.held_issue_s", "short_run",
     "watched",
     "storage_by_shadow", "storage_by_processors", "timing.asked_s", "timing.decided_s", "timing.first_answer_s",
+    "rate_change",
 }  # fmt: skip
 """Null says something itself: no failure; no joint gain because one cause is named; other storage than NFS; no proof
 (`cold_not_proven` says so), no time of a cold read, nobody else on the disk; no kind of slowness that is
 clear, no slow files, no stalls; pinning that means nothing; no step that
 was held back; no short runs and no price asked for; a cause that needs or has no finer name; no stage that
-the model can leave out;
+the model can leave out; a rate that did not change;
 a run of our own loop; a run that nobody asked whether it is decided."""
 
 
