@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -29,7 +30,7 @@ def rate_change(windows: Sequence[Segment], lanes: int, begun_ns: int) -> RateCh
         column = "done_ns" if one.steps[-1, STEP["done_ns"]] >= 0 else "returned_ns"
         done, num = one.window[:, STEP[column]], one.window[:, STEP["num_samples"]]
         marks = np.arange(0, len(done), lanes)
-        for begin, end in zip(marks[:-1], marks[1:], strict=True):
+        for begin, end in pairwise(marks):
             ends.append(int(done[end]))
             seconds.append((done[end] - done[begin]) / 1e9)
             samples.append(int(num[begin + 1 : end + 1].sum()))

@@ -114,8 +114,8 @@ def summary(record: RunRecord) -> str:
 def _changed(change: RateChange) -> str:
     verb = "fell" if change.after < change.before else "rose"
     return (
-        f"After {change.at_s:.0f} s of measuring, the rate {verb} from {change.before:,.0f} to {change.after:,.0f} images/s "
-        "and stayed there: all other figures are of both parts."
+        f"After {change.at_s:.0f} s of measuring, the rate {verb} from {change.before:,.0f} to {change.after:,.0f} "
+        "images/s and stayed there: all other figures are of both parts."
     )
 
 
