@@ -115,7 +115,7 @@ _HARDWARE = _names(
     CPU GPU APU Processor processor Graphics graphics GHz MHz Core core Cores Threads threads with and at Gen
     Generation Series Max Ultra Super Ti Pro PRO Mobile Laptop Embedded Server Workstation Edition Virtual virtual
     Genuine Dual Quad Six Eight R TM tm w rev altivec supported Gfx th
-    AMD EPYC Ryzen Threadripper Opteron Athlon Phenom FX Radeon Instinct Vega RX WX XT XTX AI HX AMD-V ROCm Compute Engine
+    AMD EPYC Ryzen Threadripper Opteron Athlon Phenom FX Radeon Instinct Vega RX WX XT XTX AI HX
     Intel INTEL Xeon Core Atom Celeron Pentium Platinum Gold Silver Bronze Phi Iris Xe Arc UHD HD Flex Data Center
     Broadwell Haswell Skylake Cascadelake Cascade Lake Icelake Ice Sapphire Rapids Emerald Granite IBRS noTSX Westmere
     SandyBridge IvyBridge Nehalem Milan Rome Genoa Turin Bergamo Naples

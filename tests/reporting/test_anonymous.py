@@ -187,12 +187,12 @@ IDS = ("RunRecord.run_id", "StudyRecord.runs", "StudyRecord.study_id", "Caveat.c
 
 
 def everywhere(place: str, text: str | None) -> str | None:
-    return text if place in IDS or place in HARDWARE else "/srv/POISON home/x"
+    return text if place in IDS else "/srv/POISON home/x"
 
 
 def where_nothing_is_known(place: str, text: str | None) -> str | None:
     """Codes stay, so that all is judged and worded."""
-    if place in IDS or place in HARDWARE or (text is not None and is_own(text)):
+    if place in IDS or (text is not None and is_own(text)):
         return text
     return "POISON/home x" if text is None else f"{text}-POISON"
 

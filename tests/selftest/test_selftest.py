@@ -42,8 +42,9 @@ from loaderbench.reporting.studies import print_findings
 from loaderbench.running.supervisor import Child, JobFailed
 from loaderbench.selftest import study as study_module
 from loaderbench.selftest.jobs import ALIKE, AlikeRequest
+from loaderbench.selftest.request import SelfTestRequest
 from loaderbench.selftest.scenarios import BUILT_IN, HARD, scenarios
-from loaderbench.selftest.study import SelfTestRequest, SelfTestStudy
+from loaderbench.selftest.study import SelfTestStudy
 from loaderbench.studies.measure import quiet
 from tests.corpus.adding import of_self_test
 from tests.corpus.score import judged
