@@ -201,7 +201,7 @@ class SelfTestStudy:
                 continue
             dataset, name = resolve_dataset(None, one.resolution)
             case = replace(
-                _case_for(template, one.loader), subject=Subject(dataset, name, one.resolution, "cold")
+                _case_for(template, one.loader), subject=Subject(dataset, name, one.resolution, "warm")
             ).changed(decoder=one.decoder, batch_size=ALIKE_BATCH)
             try:
                 facts = kept.child(one.decoder).ask(ALIKE, AlikeRequest(one.name, case), quiet)

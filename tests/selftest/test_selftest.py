@@ -404,7 +404,7 @@ def test_workers_take_their_memory_alike_in_every_arm(tmp_path: Path, samples: s
     # given images so large that glibc would return the memory of each to the kernel, or not, by chance
     made = make_dataset(tmp_path / "images", [side], 64)
     case = make_case(
-        dataset=str(made[str(side)]), cache="cold", batch_size=16, device="emulated:h200-resnet50-train-amp-bf16",
+        dataset=str(made[str(side)]), cache="warm", batch_size=16, device="emulated:h200-resnet50-train-amp-bf16",
         precision="amp-bf16", loader_options={"samples": samples},
     )  # fmt: skip
     with Child(tmp_path / "log") as child:
