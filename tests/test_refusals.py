@@ -211,6 +211,8 @@ SOON = [
     ["model", "offload", "resnet18", "--memory", "1K"],
     ["model", "split", "resnet18", "--device", "cpu:1,cuda:0"],
     ["model", "io", "nosuch"],
+    ["selftest", "--device", "cuda"],
+    ["selftest", "--only", "nosuch"],
 ]
 """Wrong command lines of every command that measures."""
 

@@ -36,8 +36,6 @@ def analyze(
     rules give another record, or if facts are missing or damaged.
     """
     from loaderbench.recording.store import Store
-    from loaderbench.reporting.again import print_again
-    from loaderbench.reporting.console import make_console
 
     if every == (run is not None):
         raise ConfigError("`loaderbench analyze` needs a RUN; try `loaderbench analyze latest`, or --all")
@@ -51,6 +49,9 @@ def analyze(
     if output.json_out is not None:
         write_json([as_json(one) for one in found], output.json_out)
     if not output.quiet:
+        from loaderbench.reporting.again import print_again
+        from loaderbench.reporting.console import make_console
+
         print_again(found, make_console(stderr=output.on_stderr), diff=diff, single=run is not None)
     if any(one.broken for one in found):
         raise typer.Exit(1)
@@ -70,9 +71,10 @@ def _save(found: Sequence[Again], *, quiet: bool) -> None:
 
 def _one(store: Store, name: str) -> Again:
     from loaderbench.recording.store import StoredStudy
-    from loaderbench.studies.again import run_again, study_again
 
     stored = store.named(name)
+    from loaderbench.studies.again import run_again, study_again  # late: refusals come without it
+
     if not isinstance(stored, StoredStudy):
         return run_again(stored)
     if stored.study is None:

@@ -30,14 +30,17 @@ def selftest(
     output: OutputOptions,
 ) -> None:
     """Slow runs down by known causes on this machine, and check the verdicts against a stopwatch."""
-    from loaderbench.recording.store import Store
-    from loaderbench.recording.studies import SelfTest
-    from loaderbench.selftest.study import SelfTestStudy, request_for
+    from loaderbench.selftest.request import request_for
 
     check_json_target(output.json_out)
+    request = request_for(device, quick=quick, resume=resume, beside=beside, only=only)
+    from loaderbench.recording.store import Store  # late: refusals come without it
+    from loaderbench.recording.studies import SelfTest
+    from loaderbench.selftest.study import SelfTestStudy
+
     store = Store(output.results)
     store.check_writable()
-    study = SelfTestStudy(request_for(device, quick=quick, resume=resume, beside=beside, only=only), store, say).run()
+    study = SelfTestStudy(request, store, say).run()
     write_study(study, output)
     print_study(study, output)
     assert isinstance(study.findings, SelfTest)

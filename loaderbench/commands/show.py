@@ -40,13 +40,16 @@ def show(
 
         write_out(FORMS[form](shown(run_id, output.results, price=cost.price)).encode(), "-")
         return
+    from loaderbench.recording.selection import find_with_folder
     from loaderbench.recording.store import Store
     from loaderbench.recording.studies import StudyRecord
-    from loaderbench.reporting.terminal import print_caveats_of, print_run
-    from loaderbench.studies.again import found_at_price
 
     store = Store(output.results)
-    found = found_at_price(store, run_id, cost.price)
+    stored = find_with_folder(store, run_id)
+    from loaderbench.reporting.terminal import print_caveats_of, print_run  # late: refusals come without it
+    from loaderbench.studies.again import at_price
+
+    found = at_price(*stored, cost.price)
     if isinstance(found, StudyRecord):
         _show_study(found, store, output.json_out, cost.price, caveats=caveats, whole=whole)
     elif output.json_out is not None:

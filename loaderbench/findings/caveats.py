@@ -129,13 +129,13 @@ CAVEATS = (
     limits(
         "preparation_differs",
         "preparing an image in `{arm}` takes {ratio:.2f}× ({low:.2f} – {high:.2f}) the CPU time that it takes in "
-        "`{other}`, with {more_faults:+.0f} page faults per image. The gain of storage is wrong by the same amount",
+        "`{other}`, with {more_faults:+.0f} page faults per image. The gain of storage includes this",
         examples=(
             {"arm": "ram", "other": "real", "ratio": 1.18, "low": 1.16, "high": 1.2, "more_faults": 383.0},
             {"arm": "prep", "other": "free", "ratio": 0.9, "low": 0.88, "high": 0.92, "more_faults": -12.4},
         ),
-        remark="From 2 % beyond the interval. More page faults point to the memory allocator, an equal number to other "
-        "load on the machine.",
+        remark="From 2 % beyond the interval. More page faults point to the memory allocator; an equal number to reads "
+        "that wait, since a CPU that slept needs 30 to 80 µs more, or to other load.",
     ),
     limits(
         "short_run",

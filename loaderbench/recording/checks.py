@@ -9,7 +9,6 @@ import secrets
 from pathlib import Path
 
 from loaderbench.errors import ConfigError
-from loaderbench.recording.files import write_atomic
 
 RUN_NAME = re.compile(r"\d{8}-\d{6}-\d{3}")
 """How the names of runs and studies begin: such a folder is listed whatever is left in it."""
@@ -18,8 +17,10 @@ LATEST = "latest"
 RESERVED = frozenset({LATEST, "all"})
 """What no tag may be."""
 LONGEST_TAG = 80
-PROBE_BYTES = 4 << 20
-"""Bytes that `check_writable` writes and removes: more than a usual run, about 100 bytes a step and arm."""
+PROBE_BYTES, PROBE_PART = 4 << 20, 64 << 10
+"""Bytes that `check_writable` writes and removes: more than a usual run, about 100 bytes a step and arm. In
+parts: once a process has freed a piece of 128 KiB or more, glibc gives memory back later (mallopt(3),
+M_MMAP_THRESHOLD), and this may be a watched script's process."""
 
 
 def check_writable(root: Path) -> None:
@@ -33,7 +34,10 @@ def check_writable(root: Path) -> None:
     try:
         probe = _nearest(root) / f".probe-{secrets.token_hex(4)}"
         try:
-            write_atomic(probe, os.urandom(PROBE_BYTES))
+            with probe.open("xb", buffering=0) as file:
+                for _ in range(PROBE_BYTES // PROBE_PART):
+                    file.write(os.urandom(PROBE_PART))
+                os.fsync(file.fileno())
         finally:
             probe.unlink(missing_ok=True)
     except OSError as error:

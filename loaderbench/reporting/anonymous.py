@@ -31,7 +31,7 @@ MOST_TOLD = 20
 """Names of a kind that the owner is told; a model has hundreds of layers."""
 TOLD = (
     "data set", "folder", "model", "script", "label", "node", "server", "loader", "decoder", "device", "profile",
-    "class", "class folder", "place",
+    "class", "class folder", "place", "processor", "GPU",
 )  # fmt: skip
 """Kinds of names that the owner is told."""
 FIGURE = re.compile(r"\d{1,6}(?:[./]\d{1,6})?")
@@ -163,11 +163,6 @@ def left_out_unless_harmless(anonymous: Anonymous, text: str) -> str:
     return text if is_own(text) or text in public_names.SYSTEMS or FIGURE.fullmatch(text) else LEFT_OUT
 
 
-def kept(anonymous: Anonymous, text: str) -> str:
-    """What a maker of hardware calls it."""
-    return text
-
-
 def emptied(anonymous: Anonymous, text: str) -> str:
     """A sentence that is composed anew."""
     return ""
@@ -210,14 +205,14 @@ def device(anonymous: Anonymous, text: str) -> str:
 
 
 def device_name(anonymous: Anonymous, text: str) -> str:
-    """What a device's maker calls it. A file may give an emulated one any name: only shipped ones are known."""
+    """What a device's maker calls it, else a number. A file may give an emulated one any name."""
     emulated = EMULATED.fullmatch(text)
     if emulated is not None:
         name, profile, origin = emulated["name"], emulated["profile"], emulated["origin"]
         if _device_of(_profile_of(profile)) != name:
             name, profile = anonymous.numbered("device", name), anonymous.numbered("profile", profile)
         return f"emulated {name} (profile {profile}: {left_out_unless_harmless(anonymous, origin)})"
-    return device(anonymous, text) if re.search(r"[:/\\]|^emulated ", text) else text
+    return text if public_names.is_hardware(text) else device(anonymous, text)
 
 
 def _profile_of(detail: str) -> str:
@@ -260,6 +255,8 @@ _decoder = either("decoder", one_of(DECODERS.built_in, DECODERS.aliases))
 _layer = either("layer", public_names.is_layer)
 _operator = either("operator", public_names.is_layer)
 _version = either("version", VERSION.fullmatch)
+_gpu = either("GPU", public_names.is_hardware)
+_processor = either("processor", public_names.is_hardware)
 _option = either("value", lambda text: FIGURE.fullmatch(text) or is_own(text))
 _variable = either("value", lambda text: VALUES.fullmatch(text) or text in public_names.ENVIRONMENT)
 
@@ -293,7 +290,7 @@ RULES: Mapping[str, Rule] = {
     "type": _layer,
     "modules": _layer, "module": _layer, "operators": _operator, "operator": _operator,
     # hardware and what runs on it
-    "Gpu.name": kept, "cpu_model": kept, "DeviceFacts.name": device_name, "DeviceFigures.name": device_name,
+    "Gpu.name": _gpu, "cpu_model": _processor, "DeviceFacts.name": device_name, "DeviceFigures.name": device_name,
     "SourceFacts.device": device_name,
     "device_name": device_name, "SplitMember.name": device_name,
     "python": _version, "packages": _version, "driver": _version, "cuda_driver": _version,

@@ -109,3 +109,33 @@ KERNEL = re.compile(
     rf"\d+(?:[-.+]?(?:\d{{1,5}}|(?:el|fc|deb|bpo|rc)\d{{1,3}}|{'|'.join(sorted(SYSTEMS))})(?![A-Za-z\d]))*"
 )
 """The begin of a kernel's version: what a machine's owner appends is left out."""
+
+_HARDWARE = _names(
+    """
+    CPU GPU APU Processor processor Graphics graphics GHz MHz Core core Cores Threads threads with and at Gen
+    Generation Series Max Ultra Super Ti Pro PRO Mobile Laptop Embedded Server Workstation Edition Virtual virtual
+    Genuine Dual Quad Six Eight R TM tm w rev altivec supported Gfx th
+    AMD EPYC Ryzen Threadripper Opteron Athlon Phenom FX Radeon Instinct Vega RX WX XT XTX AI HX
+    Intel INTEL Xeon Core Atom Celeron Pentium Platinum Gold Silver Bronze Phi Iris Xe Arc UHD HD Flex Data Center
+    Broadwell Haswell Skylake Cascadelake Cascade Lake Icelake Ice Sapphire Rapids Emerald Granite IBRS noTSX Westmere
+    SandyBridge IvyBridge Nehalem Milan Rome Genoa Turin Bergamo Naples
+    NVIDIA GeForce Tesla Quadro GRID TITAN Titan RTX GTX Grace Hopper Blackwell Ada Ampere Volta Turing Superchip SXM
+    PCIe PCIE PCI NVL HBM MIG DGX GB MB Tegra Jetson Orin Xavier Thor Nano Spark
+    ARM Arm ARMv AArch Cortex Neoverse Apple Ampere Altra AmpereOne Graviton Kunpeng Axion Cobalt Qualcomm Snapdragon
+    Oryon ThunderX Cavium Fujitsu POWER Power RISC-V implementer part None
+    QEMU KVM Common Hygon Zhaoxin VIA TCG version
+    """
+)
+_MODEL_NUMBER = re.compile(
+    r"[ivwx]?\d{1,5}|v\dl|0x[0-9a-f]{1,4}|[A-Z]{0,3}\d[A-Z\d]{0,6}|ARMv\d|POWER\d|1\dth|\dg\.\d{1,3}gb"
+    r"|\d(?:\.\d{1,2})?(?:[GM]Hz|\+)?"
+)
+"""`9B14`, `i7`, `H100`, `12700K`, `v4`, `80GB`, `2.60GHz`, `0xd0c`."""
+
+
+def is_hardware(name: str) -> bool:
+    """Whether a processor's or GPU's name is made of its makers' words and model numbers alone. The owner of a virtual
+    machine may give its processor any other name."""
+    words = re.findall(r"[^\s()®™@,/-]+", name)
+    numbers = [word for word in words if word not in _HARDWARE and word not in SYSTEMS]
+    return len(numbers) < len(words) <= 16 and all(map(_MODEL_NUMBER.fullmatch, numbers))

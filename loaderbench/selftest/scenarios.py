@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from loaderbench import plugins
 from loaderbench.cases.traits import LoaderTraits, Work
-from loaderbench.recording.studies import HardClass, InjectedCause
+
+if TYPE_CHECKING:
+    from loaderbench.recording.studies import HardClass, InjectedCause
 
 BUILT_IN: tuple[InjectedCause, ...] = ("storage", "prep", "transfer", "launch", "compute", "mixed")
 """Causes of constant size, one at a time or two together."""

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from loaderbench import plugins
 from loaderbench.analysis.selftest import alike_outcome, is_confidently_wrong, is_right, outcome_of, score
-from loaderbench.cases.case import PRECISIONS, Case, Effort, Feed, Mode, Precision, Step, Subject
-from loaderbench.cases.study import check_choice
+from loaderbench.cases.case import Case, Effort, Feed, Step, Subject
 from loaderbench.devices.profile import for_mode
-from loaderbench.devices.select import parse_device
-from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.errors import UnavailableError
 from loaderbench.images.manifest import resolve_dataset
 from loaderbench.machine import usable_cpus
 from loaderbench.recording.record import RunRecord
@@ -35,14 +33,15 @@ from loaderbench.running.supervisor import Child, JobFailed, KeptChild
 from loaderbench.selftest import disturbers, slow_fuse, throttled_loop
 from loaderbench.selftest.bench import BedMissing, Bench
 from loaderbench.selftest.jobs import ALIKE, AlikeRequest
+from loaderbench.selftest.request import FIRST_BATCH, MODEL, SelfTestRequest
 from loaderbench.selftest.scenarios import Combination, Scenario, combinations, scenarios
 from loaderbench.studies.kept import record_in
 from loaderbench.studies.measure import measure_in, quiet
 from loaderbench.temporary import temporary_folder
 
-MODEL, RESOLUTION, WORKERS = "resnet50", 256, 2
-FIRST_BATCH, ALIKE_BATCH = 16, 64
-"""Batch size until the loader's own speed sets it; where arms are compared."""
+RESOLUTION, WORKERS = 256, 2
+ALIKE_BATCH = 64
+"""Batch size where arms are compared."""
 QUICK_SECONDS, FULL_SECONDS = (7.5, 0.6), (12.0, 1.0)
 """(seconds of measuring a case, seconds of each of the stopwatch's two turns on each side)."""
 BESIDE = 4.0
@@ -58,41 +57,6 @@ BEDS: Mapping[str, Callable[[], object]] = {
 ALIKE_WORDS = {True: "ok", False: "UNLIKE", None: "undetermined"}
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class SelfTestRequest:
-    quick: bool
-    device: str
-    """The device text as resolved by `devices`, for inference."""
-    precision: Precision
-    mode: Mode = "infer"
-    resume: bool = False
-    """Continue the newest interrupted self-test of the store."""
-    beside: int = 0
-    """Busy processes beside each case."""
-    only: tuple[str, ...] = ()
-    """Cases with one of these texts in their names; empty: all."""
-
-
-def request_for(
-    device: str, *, quick: bool, resume: bool = False, beside: int = 0, only: str | None = None
-) -> SelfTestRequest:
-    """What `--device` asks for; `only`: parts of cases' names, separated by commas.
-
-    Raises ConfigError, where no case has such a name or there is no such GPU, too.
-    """
-    try:
-        choice = parse_device(device, model=MODEL, mode="infer", precision=None, batch_size=FIRST_BATCH)
-    except UnavailableError as error:
-        raise ConfigError(str(error)) from error
-    precision = check_choice("--precision", choice.precision, PRECISIONS)
-    parts = () if only is None else tuple(sorted({part.strip() for part in only.split(",")}))
-    names = [*(one.name for one in scenarios(quick=quick)), *(one.name for one in combinations(quick=quick))]
-    for part in parts:
-        if not part or not any(part in name for name in names):
-            raise ConfigError(f"--only {only}: no case has {part!r} in its name; names are like {names[0]}")
-    return SelfTestRequest(quick, choice.device, precision, resume=resume, beside=beside, only=parts)
 
 
 class SelfTestStudy:
@@ -237,7 +201,7 @@ class SelfTestStudy:
                 continue
             dataset, name = resolve_dataset(None, one.resolution)
             case = replace(
-                _case_for(template, one.loader), subject=Subject(dataset, name, one.resolution, "cold")
+                _case_for(template, one.loader), subject=Subject(dataset, name, one.resolution, "warm")
             ).changed(decoder=one.decoder, batch_size=ALIKE_BATCH)
             try:
                 facts = kept.child(one.decoder).ask(ALIKE, AlikeRequest(one.name, case), quiet)

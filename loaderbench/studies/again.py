@@ -107,7 +107,7 @@ def _result(run: RunRecord | str, results: str | os.PathLike[str], price: Price 
         stored = None if price is None else store.run(run.run_id)
         found: RunRecord | StudyRecord = with_price(run, price, None if stored is None else stored.path)
     else:
-        found = found_at_price(store, run, price)
+        found = at_price(*find_with_folder(store, run), price)
     if isinstance(found, RunRecord):
         return run_result(fmt.cleaned(found))
     findings, runs = judged_study(found, store, price)
@@ -115,13 +115,12 @@ def _result(run: RunRecord | str, results: str | os.PathLike[str], price: Price 
         return result_of(found.facts, findings, runs)
 
 
-def found_at_price(store: Store, name: str, price: Price | None) -> RunRecord | StudyRecord:
-    """What `name` means, as recording.selection.find; a run with what it costs, where a price is given.
+def at_price(found: RunRecord | StudyRecord, folder: Path, price: Price | None) -> RunRecord | StudyRecord:
+    """What was found in a store; a run with what it costs, where a price is given.
 
     Raises:
-        ConfigError: as `find`; or it is a study whose runs have no price.
+        ConfigError: it is a study whose runs have no price.
     """
-    found, folder = find_with_folder(store, name)
     if isinstance(found, RunRecord):
         return with_price(found, price, folder)
     if price is not None and not shown_as(found.kind).is_priced:

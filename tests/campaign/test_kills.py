@@ -10,10 +10,9 @@ import time
 from pathlib import Path
 from random import Random
 
-import commands
 import psutil
 import pytest
-from commands import DEVICE, call
+from commands import DEVICE, TINY, call
 
 from loaderbench.errors import ConfigError
 from loaderbench.recording.store import Store, load_run
@@ -142,8 +141,9 @@ def test_a_kill_at_any_moment_leaves_nobody_and_loses_nothing(
 
 def check_leftovers(results: Path, small_set: Path, temporary: Path) -> None:
     """The next run removes what killed processes had to leave in memory, and the store serves every command."""
-    after = commands.run("run", small_set / "96", *commands.TINY, "--loader", "synthetic", "--results", results)
-    assert after.code == 0, after.err
+    words = ["run", small_set / "96", *TINY, "--loader", "synthetic", "--results", results]
+    after = Command(words, variables={"TMPDIR": str(temporary)}).end(90)
+    assert after.code == 0, after.told
     for arguments in (["list"], ["report", "--format", "csv", "--out", "-"]):
         assert call(*arguments, "--results", results).code == 0
     judged = call("analyze", "--all", "--quiet", "--results", results)

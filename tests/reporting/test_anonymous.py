@@ -73,14 +73,6 @@ def stored_fields() -> set[str]:
     return text_fields(RunRecord, StudyRecord, *of_kinds) - {"StudyRecord.facts", "StudyRecord.findings"}
 
 
-HARDWARE = {
-    "Gpu.name", "Environment.cpu_model", "DeviceFacts.name", "DeviceFigures.name", "SplitMember.name",
-    "SourceFacts.device",
-    *(field for field in stored_fields() if field.endswith(".device_name")),
-}  # fmt: skip
-"""Where a report keeps what a maker of hardware calls it: SECURITY.md."""
-
-
 def stored_values(seed: int) -> list[Any]:
     """A run, and a study of each kind, with every field filled."""
     random = Random(seed)
@@ -105,7 +97,7 @@ def test_no_field_of_anything_stored_lets_a_text_through(poison: str, monkeypatc
             through |= {place for place, text in texts_of(found) if "POISON" in text}
     closed = {"Advice.code", "Caveat.code", "Caveat.hint", "StudyRecord.kind"}
     assert stored_fields() - filled == closed
-    assert through - HARDWARE == set()
+    assert through == set()
 
 
 def test_every_rule_is_about_something_that_is_stored() -> None:
@@ -195,12 +187,12 @@ IDS = ("RunRecord.run_id", "StudyRecord.runs", "StudyRecord.study_id", "Caveat.c
 
 
 def everywhere(place: str, text: str | None) -> str | None:
-    return text if place in IDS or place in HARDWARE else "/srv/POISON home/x"
+    return text if place in IDS else "/srv/POISON home/x"
 
 
 def where_nothing_is_known(place: str, text: str | None) -> str | None:
     """Codes stay, so that all is judged and worded."""
-    if place in IDS or place in HARDWARE or (text is not None and is_own(text)):
+    if place in IDS or (text is not None and is_own(text)):
         return text
     return "POISON/home x" if text is None else f"{text}-POISON"
 
@@ -309,6 +301,8 @@ def test_a_name_that_everybody_has_stays_and_another_gets_a_number(changes: Any,
     [
         ("NVIDIA H100 80GB HBM3", None),
         ("CPU AMD EPYC 9B14, 2 threads", None),
+        ("CPU Alice's node, 2 threads", "device 1"),
+        ("NVIDIA gpunode417", "device 1"),
         ("emulated NVIDIA H200 (profile h200-resnet50-train-fp32: measured elsewhere, once)", None),
         (
             "emulated Prototype 9 (profile h200-resnet50-train-fp32: measured elsewhere, once)",
@@ -342,12 +336,37 @@ def test_a_device_is_called_what_its_maker_calls_it(name: str, instead: str | No
         ("container", "acme-runner", LEFT_OUT),
         ("python", "3.11.2", None),
         ("cpu_model", "AMD EPYC 9B14", None),
+        ("cpu_model", "Alice's CPU 7", "processor 1"),
     ],
 )
 def test_of_a_machine_stays_what_many_have(field: str, told: Any, instead: Any) -> None:
     environment = make_environment(**{field: told})
     found = Anonymous().record(replace(examples.measured(), environment=environment)).environment
     assert getattr(found, field) == (told if instead is None else instead)
+
+
+MAKERS = (
+    "Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz", "11th Gen Intel(R) Core(TM) i7-1165G7 @ 2.80GHz",
+    "Intel(R) Core(TM) i9-14900KF", "Intel Core Processor (Skylake, IBRS)", "AMD EPYC 7763 64-Core Processor",
+    "AMD Ryzen 7 PRO 7840U w/ Radeon 780M Graphics", "AMD EPYC-Rome-v4 Processor", "QEMU Virtual CPU version 2.5+",
+    "aarch64 implementer 0x41 part 0xd0c", "aarch64 implementer None part 0xd4f", "Neoverse-N1", "Apple M2 Max",
+    "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA GeForce RTX 3060 Laptop GPU",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition", "AMD Instinct MI300X", "Intel(R) Data Center GPU Max 1550",
+)  # fmt: skip
+OWNERS = (
+    "", "7", "ACME hosting node17", "Intel(R) Xeon(R) of Alice", "AMD john7", "NVIDIA 52:54:00:12:34:56",
+    "CPU 10.1.2.3", "CPU fe80::1", "GPU-8f3c-1111", "/dev/mychip0", "CPU alice@example.com", "NVIDIA ../x",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_hardware_keeps_the_names_of_its_makers(name: str) -> None:
+    assert public_names.is_hardware(name)
+
+
+@pytest.mark.parametrize("name", OWNERS)
+def test_hardware_loses_the_names_of_its_owners(name: str) -> None:
+    assert not public_names.is_hardware(name)
 
 
 @pytest.mark.parametrize("name", ["layer1.0.conv1", "features.denseblock1.norm.1", "_log_softmax", "aten::addmm", ""])

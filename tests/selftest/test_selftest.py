@@ -42,8 +42,9 @@ from loaderbench.reporting.studies import print_findings
 from loaderbench.running.supervisor import Child, JobFailed
 from loaderbench.selftest import study as study_module
 from loaderbench.selftest.jobs import ALIKE, AlikeRequest
+from loaderbench.selftest.request import SelfTestRequest
 from loaderbench.selftest.scenarios import BUILT_IN, HARD, scenarios
-from loaderbench.selftest.study import SelfTestRequest, SelfTestStudy
+from loaderbench.selftest.study import SelfTestStudy
 from loaderbench.studies.measure import quiet
 from tests.corpus.adding import of_self_test
 from tests.corpus.score import judged
@@ -403,7 +404,7 @@ def test_workers_take_their_memory_alike_in_every_arm(tmp_path: Path, samples: s
     # given images so large that glibc would return the memory of each to the kernel, or not, by chance
     made = make_dataset(tmp_path / "images", [side], 64)
     case = make_case(
-        dataset=str(made[str(side)]), cache="cold", batch_size=16, device="emulated:h200-resnet50-train-amp-bf16",
+        dataset=str(made[str(side)]), cache="warm", batch_size=16, device="emulated:h200-resnet50-train-amp-bf16",
         precision="amp-bf16", loader_options={"samples": samples},
     )  # fmt: skip
     with Child(tmp_path / "log") as child:

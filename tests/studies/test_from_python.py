@@ -83,7 +83,8 @@ print(*(mode.precision for mode in study.modes), *(mode.status for mode in study
 """,
     "selftest": """
 from loaderbench.selftest import study as selftest
-from loaderbench.selftest.study import Scenario, SelfTestStudy, request_for
+from loaderbench.selftest.request import request_for
+from loaderbench.selftest.study import Scenario, SelfTestStudy
 
 selftest.resolve_dataset = lambda name, resolution: (tree, "small")
 selftest.scenarios = lambda quick: [Scenario("serial-none-#0", "serial", "none", 1.0)]

@@ -42,6 +42,33 @@ if __name__ == "__main__":
         pass
     print((time.perf_counter() - begun) / num)
 """
+THRESHOLDS = """
+import ctypes, sys
+import numpy as np
+from torch.utils.data import DataLoader, Dataset
+
+def told():
+    held, size = [], 100_000
+    while size < 40_000_000:
+        for _ in range(6):
+            held.append(np.empty(size, np.uint8))
+            if ctypes.c_size_t.from_address(held[-1].ctypes.data - 8).value & 2:  # malloc.c: IS_MMAPPED
+                print(size, flush=True)
+                return
+        size += size // 8
+
+class Samples(Dataset):
+    def __len__(self): return 200
+    def __getitem__(self, index):
+        if index == 0: told()
+        return 0.0
+
+if __name__ == "__main__":
+    told()
+    for batch in DataLoader(Samples(), 4, num_workers=int(sys.argv[1])): pass
+"""
+"""Prints the size from which glibc maps an array by itself; it is raised by each such array that is freed, and twice
+as much free memory stays with the process (mallopt(3))."""
 KEPT = {name: str(value) for name, value in VARIABLES.items()}
 
 
@@ -99,6 +126,22 @@ def test_with_the_variables_nothing_is_told(folder: Path) -> None:
     watched(folder, "churns", 0, 480, kept=True)
     assert pages(folder) <= 8 and record(folder)["watched"]["page_s"] is None
     assert "keep_memory" not in [one["code"] for one in record(folder)["verdict"]["advice"]]
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_watched_script_s_malloc_gives_memory_back_from_the_same_size_on(tmp_path: Path, workers: str) -> None:
+    (tmp_path / "script.py").write_text(THRESHOLDS)
+
+    def sizes(*command: str) -> list[int]:
+        done = subprocess.run(
+            [sys.executable, *command, "script.py", workers], capture_output=True, text=True, check=True, cwd=tmp_path,
+            timeout=120, env={name: value for name, value in os.environ.items() if name not in VARIABLES},
+        )  # fmt: skip
+        return [int(line) for line in done.stdout.splitlines()]
+
+    alone = sizes()
+    assert len(alone) == 2
+    assert sizes("-m", "loaderbench", "watch") == pytest.approx(alone, rel=0.3)
 
 
 @pytest.mark.alone
