@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
 
+    from loaderbench.reporting.result import Result
     from loaderbench.watching.watcher import Watcher
 
 REDRAW_S = 0.2
@@ -132,6 +133,8 @@ class Progress:
             self._say(f"{record.status}: {record.failure.message}")
 
     def __enter__(self) -> Progress:
+        if self._cell is not None and not self._quiet:
+            self._cell.show("starting")
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -236,6 +239,14 @@ class Cell:
         """Leave an empty place."""
         if self._handle is not None:
             self.show("")
+
+    def add(self, result: Result) -> None:
+        """Show a result below, as a page."""
+        with suppress(Exception):
+            import IPython.display
+
+            of_cell: Any = IPython.display
+            of_cell.display(result)
 
 
 def cell_of_notebook() -> Cell | None:
