@@ -64,8 +64,9 @@ def make_console(stderr: bool = False, *, file: TextIO | None = None, width: int
     stream = file or (sys.stderr if stderr else sys.stdout)
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="replace")
+    is_terminal = False if isinstance(stream, io.StringIO) else None  # FORCE_COLOR, which kernels set, means streams
     return CleanConsole(
-        file=stream, width=width, highlight=False, force_jupyter=False
+        file=stream, width=width, highlight=False, force_terminal=is_terminal, force_jupyter=False
     )  # a notebook shows each line apart else
 
 

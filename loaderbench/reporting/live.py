@@ -94,7 +94,10 @@ class Progress:
                 self._phase = text
             case Notice(text=text, whole_s=whole_s):
                 self._told_s = whole_s or self._told_s
-                self._say(text)
+                if self._cell is None:
+                    self._say(text)
+                else:  # a notebook shows stderr as an error
+                    self._phase = text
             case SoFar():
                 self._tell(message)
         # A verdict comes right behind its window, which was just drawn, and the next message is a window away.
