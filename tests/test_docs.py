@@ -138,6 +138,8 @@ def test_no_screen_names_a_file_that_the_wheel_lacks() -> None:
         tree = ast.parse(path.read_text())
         docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-        found += [f"{path.name}:{one.lineno}" for one in texts if id(one) not in docs and re.search(r"docs/\w", one.value)]
+        found += [
+            f"{path.name}:{one.lineno}" for one in texts if id(one) not in docs and re.search(r"docs/\w", one.value)
+        ]
     made = ("reference.py:", "schema.py:")  # they write files of a checkout
     assert [one for one in found if not one.startswith(made)] == []
