@@ -264,7 +264,7 @@ def _text_of(view: RenderableType) -> str:
     from loaderbench.reporting.console import make_console
 
     with io.StringIO() as stream:
-        make_console(file=stream, width=100).print(view)
+        make_console(file=stream, width=100, plain=True).print(view)
         return stream.getvalue().rstrip()
 
 
