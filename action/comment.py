@@ -58,7 +58,10 @@ def main() -> int:
         found = earlier(comments)
         asked("POST" if found is None else "PATCH", found or comments, {"body": text})
     except (urllib.error.URLError, OSError, ValueError) as error:
-        print(f"loaderbench: no comment was written ({error}): the job needs `permissions: pull-requests: write`")
+        print(
+            f"loaderbench: no comment was written ({error}): the job needs `permissions: pull-requests: write`, "
+            "which a fork's pull request never has; the table is in the job's summary"
+        )
     return 0
 
 

@@ -4,8 +4,9 @@
 
 `--command` is a `loaderbench run`, `sweep` or `watch`, which is run in each folder, round by round. OUT gets
 `comment.md`, `comparison.json`, and the stored runs of both sides in `base` and `head`. The ratio and its interval are
-those of `loaderbench compare` over several rounds. Exit code: 0; 1 where the head is slower by more than the limit with
-the whole interval, or cannot be measured; 2 where the request is wrong or the base cannot be measured.
+those of `loaderbench compare` over several rounds. Exit code: 0, also if only the base cannot be measured, with which
+there is nothing to compare; 1 if the head is slower by more than the limit with the whole interval, or cannot be
+measured; 2 if the request is wrong.
 """
 
 from __future__ import annotations
@@ -88,12 +89,20 @@ def _tail(text: str) -> str:
 def rounds_of(arguments: argparse.Namespace) -> dict[str, list[list[RunRecord]]]:
     """Side → the records of each round, each in the order of the cases. The sides take turns to begin a round."""
     found: dict[str, list[list[RunRecord]]] = {side: [] for side in SIDES}
+
+    def turn(side: str, number: int) -> list[RunRecord]:
+        kept = arguments.out / side / f"round{number + 1}"
+        print(f"round {number + 1} of {arguments.rounds}: {side}", file=sys.stderr, flush=True)
+        return measured(side, getattr(arguments, side), arguments.command, arguments.setup, kept)
+
     for number in range(arguments.rounds):
         for side in SIDES if number % 2 == 0 else SIDES[::-1]:
-            kept = arguments.out / side / f"round{number + 1}"
-            folder = getattr(arguments, side)
-            print(f"round {number + 1} of {arguments.rounds}: {side}", file=sys.stderr, flush=True)
-            found[side].append(measured(side, folder, arguments.command, arguments.setup, kept))
+            try:
+                found[side].append(turn(side, number))
+            except NotMeasured:
+                if side == "base" and not found["head"]:
+                    turn("head", number)  # raises if neither side can be measured
+                raise
     return found
 
 
@@ -121,9 +130,11 @@ def result_of(
     slower = [one for one in compared if one.ratio is not None and is_regression(one.ratio, limit)]
     worst = min(compared, key=lambda one: 1.0 if one.ratio is None else one.ratio.value)
     said = f"{fmt.speedup(worst.ratio)} of the base's samples/s; the limit is {limit:.0%} slower"
-    answer = f"Slower: {said}." if slower else f"Not slower than allowed: {said}."
+    answer = f"{'Slower' if slower else 'Not slower than allowed'}: {said}."
     if not slower and worst.ratio is not None and worst.ratio.value < 1 - limit:
-        answer += " The interval does not exclude the limit: more rounds would tell."
+        answer = f"Not decided: {said}, and the interval reaches it. Measure more rounds."
+    elif worst.ratio is not None and (worst.ratio.low or 0.0) > 1:
+        answer = f"Faster: {said}."
     advice = {fmt.advice(one) for _, head in pairs if (verdict := head[-1].verdict) for one in verdict.advice[:1]}
     differs = {
         f"{one.field}: {fmt.clean(one.a)} → {fmt.clean(one.b)}"
@@ -178,10 +189,11 @@ def main() -> int:
         print(f"loaderbench: {error}", file=sys.stderr)
         return 2
     except NotMeasured as error:
-        text = f"### Data loading\n\n**The {error.side} could not be measured.**\n\n```\n{error}\n```\n"
+        more = "" if error.side == "head" else " So nothing is compared; the head could be measured."
+        text = f"### Data loading\n\n**The {error.side} could not be measured.**{more}\n\n```\n{error}\n```\n"
         written(arguments.out, text, {"regression": None, "problem": f"{error.side}: {error}"})
         print(f"loaderbench: the {error.side} could not be measured: {error}", file=sys.stderr)
-        return 1 if error.side == "head" else 2
+        return int(error.side == "head")
     facts: plain.JsonObject = {
         "limit": arguments.limit, "regression": regression, "pairs": [plain.to_json(one) for one in compared],
     }  # fmt: skip

@@ -4,6 +4,6 @@ set -uo pipefail
 python "$GITHUB_ACTION_PATH/action/turns.py" --base "$OUT/sides/base" --head "$OUT/sides/head" --out "$OUT" \
   --command "$COMMAND" --setup "$SETUP" --rounds "$ROUNDS" --limit "$LIMIT"
 code=$?
-slower=$(python -c 'import json, sys; print(str(json.load(open(sys.argv[1]))["regression"]).lower())' "$OUT/comparison.json" 2>/dev/null)
+slower=$(python -c 'import json, sys; print({True: "true", False: "false"}.get(json.load(open(sys.argv[1]))["regression"], "unknown"))' "$OUT/comparison.json" 2>/dev/null)
 echo "regression=${slower:-unknown}" >> "${GITHUB_OUTPUT:-/dev/null}"
 exit "$code"

@@ -44,8 +44,10 @@ def require_run(what: str) -> None:
     if absent:
         names = " and ".join(filter(None, [", ".join(absent[:-1]), absent[-1]]))
         are = "is" if len(absent) == 1 else "are"
-        raise MissingExtra(f"`{what}` needs {names}, which {are} not installed: {RUN_EXTRA}")
-    _check_torch(what, TORCH_TO_MEASURE, RUN_EXTRA)
+        old = _older_torch(TORCH_TO_MEASURE)
+        raise MissingExtra(f"`{what}` needs {names}, which {are} not installed: {RUN_EXTRA}{_apart(old)}")
+    if (old := _older_torch(TORCH_TO_MEASURE)) is not None:
+        raise MissingExtra(_too_old(what, TORCH_TO_MEASURE, old, f"{RUN_EXTRA}{_apart(old)}"))
 
 
 def require_torch(what: str) -> None:
@@ -54,17 +56,27 @@ def require_torch(what: str) -> None:
         raise MissingExtra(
             f"`{what}` uses your script's PyTorch, and this Python has none: pip install loaderbench where PyTorch is"
         )
-    _check_torch(what, TORCH_TO_WATCH, "pip install -U torch")
+    if (old := _older_torch(TORCH_TO_WATCH)) is not None:
+        raise MissingExtra(_too_old(what, TORCH_TO_WATCH, old, "pip install -U torch"))
 
 
-def _check_torch(what: str, least: tuple[int, int], install: str) -> None:
+def _older_torch(least: tuple[int, int]) -> str | None:
+    """The version of the installed PyTorch if it is older; None if it is not, or unknown."""
     try:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:  # built from source, and not installed
-        return
+        return None
     found = re.match(r"(\d+)\.(\d+)", version)
-    if found is not None and (int(found[1]), int(found[2])) < least:
-        raise MissingExtra(f"`{what}` needs torch {least[0]}.{least[1]} or newer, and {version} is here: {install}")
+    return version if found is not None and (int(found[1]), int(found[2])) < least else None
+
+
+def _too_old(what: str, least: tuple[int, int], old: str, install: str) -> str:
+    return f"`{what}` needs torch {least[0]}.{least[1]} or newer, and {old} is here: {install}"
+
+
+def _apart(old: str | None) -> str:
+    """A warning that the extra replaces the user's PyTorch, where it is `old`."""
+    return "" if old is None else f" in an environment of its own, as it replaces torch {old}"
 
 
 def is_installed(module: str) -> bool:

@@ -121,7 +121,7 @@ class Table(Generic[Traits]):
         missing = [member for member in self.members if not hasattr(module, member)]
         if missing:
             lacks = f"{module.__name__} lacks {' and '.join(missing)}"
-            raise ConfigError(f"{self.kind} '{name}': {lacks} (docs/plug-ins.md)")
+            raise ConfigError(f"{self.kind} '{name}': {lacks}, which each {self.kind} needs")
         return module
 
 
@@ -143,7 +143,7 @@ def _from_entry(table: Table[Traits], entry: EntryPoint) -> Plugin[Traits]:
         raise UnavailableError(f"{table.kind} '{entry.name}' is not available: {error}") from error
     if not isinstance(found, Plugin) or not isinstance(found.traits, table.traits):
         wanted = f"Plugin({table.traits.__name__}(…), module)"
-        raise ConfigError(f"entry point {table.group}:{entry.name} must name a {wanted} (docs/plug-ins.md)")
+        raise ConfigError(f"entry point {table.group}:{entry.name} must name a loaderbench.plugins.{wanted}")
     return found
 
 

@@ -6,14 +6,11 @@ It imports nothing of loaderbench, and no PyTorch, before a test uses the fixtur
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PROPERTY = "loader_rate"
 """Name under which a report keeps a rate, in JUnit's XML, too."""
@@ -30,15 +27,20 @@ class Rate:
     low: float
     high: float
     num_samples: int
+    note: Callable[[str], None] = field(default=lambda line: None, repr=False, compare=False)
+    """Keeps a line for the list of rates."""
 
     def __str__(self) -> str:
         return f"{self.value:,.0f} samples/s ({self.low:,.0f} – {self.high:,.0f})"
 
     def at_least(self, limit: float) -> Rate:
-        """Fail the test if the whole interval lies below `limit` samples/s; return the rate."""
+        """Fail the test if the whole interval lies below `limit` samples/s; return the rate. If the interval holds the
+        limit, the list of rates says so."""
         __tracebackhide__ = True
         if self.high < limit:
             pytest.fail(f"{self} is below {limit:,.0f} samples/s")
+        if self.low < limit:
+            self.note(f"not decided: {self} holds the limit of {limit:,.0f}; more seconds= narrow it")
         return self
 
 
@@ -51,20 +53,32 @@ def loader_rate(request: pytest.FixtureRequest) -> Callable[..., Rate]:
     each pass are not counted.
     """
 
+    def note(text: str) -> None:
+        request.node.user_properties.append((PROPERTY, text))
+
     def measure(data: Any, *, seconds: float = SECONDS) -> Rate:
-        rate = rate_of(data, seconds)
-        request.node.user_properties.append((PROPERTY, str(rate)))
+        __tracebackhide__ = True
+        rate = replace(rate_of(data, seconds), note=note)
+        note(str(rate))
         return rate
 
     return measure
 
 
 def rate_of(data: Any, seconds: float = SECONDS) -> Rate:
-    """Return the samples/s that `data` delivers. Raises ValueError if a pass has fewer than two batches."""
+    """Return the samples/s that `data` delivers.
+
+    Raises:
+        TypeError: it is no data set and cannot be iterated.
+        ValueError: it has fewer than two batches, or the time is not above 0.
+    """
+    __tracebackhide__ = True
     import numpy as np
 
     from loaderbench.analysis.statistics import t_quantile
 
+    if not seconds > 0:
+        raise ValueError(f"loader_rate needs seconds above 0, not {seconds}")
     counts, times = np.zeros(BLOCKS), np.zeros(BLOCKS)
     spent = 0.0
     for took, num in _taken(data):
@@ -82,10 +96,14 @@ def rate_of(data: Any, seconds: float = SECONDS) -> Rate:
 
 
 def _taken(data: Any) -> Iterator[tuple[float, int]]:
-    """(seconds, samples) of each batch but the first of a pass; endless."""
+    """(seconds, samples) of each batch but the first of a pass; endless, unless it can be iterated once only."""
+    __tracebackhide__ = True
     from loaderbench.watching.iterator import samples_of
 
     is_read = not hasattr(type(data), "__iter__") or isinstance(data, Sequence)
+    if is_read and not hasattr(type(data), "__getitem__"):
+        raise TypeError(f"loader_rate takes a data set, a DataLoader or another iterable, not {type(data).__name__}")
+    num_passes = 0
     while True:
         batches: Iterator[Any] = iter(_samples(data) if is_read else data)
         next(batches, None)
@@ -94,17 +112,22 @@ def _taken(data: Any) -> Iterator[tuple[float, int]]:
             now = time.perf_counter()
             yield now - begun, 1 if is_read else samples_of(batch) or 1
             num_batches, begun = num_batches + 1, time.perf_counter()
+        if not num_batches and num_passes:
+            return
         if not num_batches:
             raise ValueError("loader_rate needs at least two batches, or samples, a pass")
+        num_passes += 1
 
 
-def _samples(data: Any) -> Iterable[Any]:
+def _samples(data: Any) -> Iterator[Any]:
     """Each sample once, in random order."""
+    __tracebackhide__ = True
     import random
 
     order = list(range(len(data)))
     random.Random(0).shuffle(order)
-    return (data[number] for number in order)
+    for number in order:
+        yield data[number]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

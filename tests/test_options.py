@@ -402,7 +402,7 @@ def test_an_unknown_option_names_those_that_there_are() -> None:
         ("[study]\nresults = 'x'\n", "no option 'results'"),
         ("[study]\nworkers = ['a']\n", "--workers takes whole numbers separated by commas, not ['a']"),
         ("[study]\nsteps = '5'\n", "--steps takes a whole number, not '5'"),
-        ("[studies]\nworkers = 1\n", "has no table [study]; see docs/studies.md"),
+        ("[studies]\nworkers = 1\n", "has no table [study], which has options of sweep: workers = [1, 2, 4]"),
         ("workers = \n", "is not valid TOML"),
         (f"[study]\nworkers = [{'9' * 5000}]\n", "is not valid TOML: it holds a number of more than 4,300 digits"),
         (f"[study]\nworkers = {'[' * 5000}\n", "is not valid TOML: it is nested too deeply"),

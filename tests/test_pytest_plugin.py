@@ -39,8 +39,18 @@ def test_slow(loader_rate):
 def test_batches(loader_rate):
     assert 0 < loader_rate(Batches(), seconds=0.5).value <= 2000
 
+def test_once(loader_rate):
+    assert 0 < loader_rate(iter(Batches()), seconds=5).value <= 2000
+
+def test_undecided(loader_rate):
+    rate = loader_rate(Slow(), seconds=0.5)
+    rate.at_least(rate.high)
+
 def test_too_short(loader_rate):
     loader_rate([1])
+
+def test_no_data(loader_rate):
+    loader_rate(5)
 """
 
 
@@ -53,11 +63,14 @@ def ended(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_it_fails_only_where_the_whole_interval_is_below(tmp_path: Path) -> None:
     (tmp_path / "test_rates.py").write_text(TESTS)
     done = ended(tmp_path, "-q", "--junitxml=out.xml")
-    assert "2 failed, 2 passed" in done.stdout, done.stdout
+    assert "3 failed, 4 passed" in done.stdout, done.stdout
     assert re.search(r"Failed: \d+ samples/s \(\d+ – \d+\) is below 1,000 samples/s", done.stdout)
     assert "at least two batches, or samples, a pass" in done.stdout
+    assert "takes a data set, a DataLoader or another iterable, not int" in done.stdout
+    assert "pytest_plugin.py:" not in done.stdout  # the test's own line is what fails
+    assert len(re.findall(r"not decided: \d+ samples/s", done.stdout)) >= 2
     listed = done.stdout.split("= loader_rate =")[1]
-    assert len(re.findall(r"test_rates.py::test_\w+  [\d,]+ samples/s \(", listed)) == 3
+    assert len(re.findall(r"test_rates.py::test_\w+  [\d,]+ samples/s \(", listed)) == 5
     assert 'name="loader_rate"' in (tmp_path / "out.xml").read_text()
 
 

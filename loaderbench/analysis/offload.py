@@ -125,7 +125,7 @@ def _wrong(facts: OffloadFacts, check: ResultCheck) -> str:
     return (
         f"its {what} differ from those without offloading{far} (batch {check.batch_size}; two steps "
         f"without it {alike}). Look for a saved tensor that the model then changes without PyTorch "
-        "noticing, e.g. through .data (docs/model-offload.md)"
+        "noticing, e.g. through .data"
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+import shlex
 import socket
 import statistics
 import struct
@@ -337,7 +338,8 @@ class Job:
         workers = [pid for pid in self._io if pid in self._workers]
         received = [now - first for pid, (first, now) in self._received.items() if pid in self._workers or not workers]
         return JobFacts(
-            pid=self.process.pid, command=self.process.command, age_s=self.process.age_s, window_s=window_s,
+            pid=self.process.pid, command=shlex.join(self.process.words) or self.process.command,
+            age_s=self.process.age_s, window_s=window_s,
             workers=self._most_workers, workers_started=len(self._workers) - self._first_workers,
             rights=Rights(
                 main is not None and main.files.sees_calls, self.process.pid in self._io, self._names.problem

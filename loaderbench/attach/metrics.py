@@ -121,6 +121,7 @@ def send(metrics: Sequence[Gauge], exporter: Any = None) -> bool:
     from opentelemetry.metrics import Observation
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import MetricExportResult, PeriodicExportingMetricReader
+    from opentelemetry.sdk.resources import Resource
 
     exporter = exporter or OTLPMetricExporter()
     export, arrived = exporter.export, []
@@ -132,7 +133,10 @@ def send(metrics: Sequence[Gauge], exporter: Any = None) -> bool:
 
     exporter.export = noted
     reader = PeriodicExportingMetricReader(exporter, export_interval_millis=float("inf"))
-    provider = MeterProvider([reader])
+    resource = Resource.create()
+    if str(resource.attributes.get("service.name", "unknown_service")).startswith("unknown_service"):
+        resource = resource.merge(Resource({"service.name": "loaderbench"}))
+    provider = MeterProvider([reader], resource=resource)
     meter = provider.get_meter("loaderbench")
     for one in metrics:
         observed = partial(_as_given, [Observation(value, dict(labels)) for labels, value in one.values])

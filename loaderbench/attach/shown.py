@@ -35,7 +35,7 @@ JOB_COLUMNS = (
     Column("at least", "×"), Column("at most", "×"), Column("steps/s", rank=2), Column("workers", rank=2),
     Column("command", left=True, rank=4),
 )  # fmt: skip
-GAIN_NOTE = "How many times as fast without it: bounds, from counts of looks (docs/attach.md)."
+GAIN_NOTE = "How many times as fast without it: bounds. With more --seconds they are narrower."
 
 
 def gain_words(gain: Estimate | None) -> str:

@@ -112,7 +112,9 @@ class Subject:
 class Feed:
     """What turns files into batches."""
 
-    loader: str = case_option("{loaders}: docs/loaders.md  [default: {default_loader}]", many=True)
+    loader: str = case_option(
+        "{loaders}; `loaderbench doctor` lists those installed  [default: {default_loader}]", many=True
+    )
     decoder: str | None = case_option("{decoders}  [default: {default_decoder}]", many=True)
     """None for a loader that decodes for itself or does not decode."""
     workers: int = case_option("Processes or threads  [default: usable CPUs]", many=True)

@@ -62,17 +62,16 @@ def _advice(details: Details) -> str:
     return TRY.get(str(details["detail"]), TRY[str(details["cause"])])
 
 
-CAUSES: Mapping[Json, str] = {
-    "storage": "storage", "prep": "CPU preparation", "contention": "missing processors",
-}  # fmt: skip
+STAGES: Mapping[Json, str] = {"storage": "storage", "prep": "CPU preparation"}
+CAUSES: Mapping[Json, str] = {**STAGES, "contention": "missing processors"}
 ATTACH = (
     Row("attach_limits", "{cause}{detail}", examples=NAMED,
         choices={"cause": LIMITS, "detail": {**NO_DETAIL, **{name: text for texts in DETAILS.values()
                                                            for name, text in texts.items()}}}),
     Row("attach_try", _advice, examples=NAMED),
-    Row("attach_mixed", "{one} and {other} limit this job together", choices={"one": CAUSES, "other": CAUSES},
+    Row("attach_mixed", "{one} and {other} limit this job together", choices={"one": CAUSES, "other": STAGES},
         examples=({"one": "storage", "other": "prep"}, {"one": "contention", "other": "prep"},
-                  {"one": "prep", "other": "storage"}, {"one": "contention", "other": "contention"})),
+                  {"one": "prep", "other": "storage"})),
     Row("attach_few_looks", "too few looks ({num:d}) to name a cause: attach for longer, e.g. --seconds 60",
         examples=({"num": 12},)),
     Row("attach_wide", "it looks like {cause}, worth {low:.2f}× to {high:.2f}×: too wide to name; try --seconds 60",

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
+
+F = TypeVar("F")
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,21 @@ KINDS: Mapping[str, Kind] = {
         has_runs=True,
     ),
 }  # fmt: skip
+
+
+_FACTS = "_facts"
+"""Attribute that findings returned by a function keep their study's facts in; it is no field, and not stored."""
+
+
+def with_facts(findings: F, facts: object) -> F:
+    """Note what the findings were concluded from, and return them: a notebook shows both."""
+    object.__setattr__(findings, _FACTS, facts)
+    return findings
+
+
+def facts_of(findings: object) -> Any:
+    """Return what `with_facts` noted; None if nothing was."""
+    return vars(findings).get(_FACTS)
 
 
 def part(place: str) -> Any:

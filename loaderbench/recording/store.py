@@ -743,6 +743,14 @@ class Store:
         """The newest run that has a record, or study that can be read; None where there is none."""
         return self._newest(("run", "study"))
 
+    def newest_ids(self) -> tuple[str | None, str | None]:
+        """The ids of the newest study that can be read, and of the newest run that has a record."""
+        study, run = self._newest(("study",)), self._newest(("run",))
+        return (
+            study.study_id if isinstance(study, StoredStudy) else None,
+            run.run_id if isinstance(run, Listed) else None,
+        )
+
     def _newest(self, kinds: Sequence[Kind]) -> StoredRun | StoredStudy | None:
         for name in reversed(self._names()):
             found = self._folder(name)

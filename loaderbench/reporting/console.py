@@ -46,9 +46,12 @@ STYLES = {
 """Styles of causes, and of how a run ended."""
 
 
-def make_console(stderr: bool = False, *, file: TextIO | None = None, width: int | None = None) -> Console:
+def make_console(
+    stderr: bool = False, *, file: TextIO | None = None, width: int | None = None, plain: bool = False
+) -> Console:
     """A console that never fails for a character its encoding lacks, and writes nothing that a terminal would obey but
-    rich's own colours. rich obeys NO_COLOR and a missing terminal."""
+    rich's own colours. rich obeys NO_COLOR and a missing terminal. `plain`: no colours, even if FORCE_COLOR, which a
+    notebook's kernel sets, asks for them."""
     from rich.console import Console as RichConsole
     from rich.console import ConsoleOptions, RenderableType
     from rich.segment import Segment
@@ -65,7 +68,7 @@ def make_console(stderr: bool = False, *, file: TextIO | None = None, width: int
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="replace")
     return CleanConsole(
-        file=stream, width=width, highlight=False, force_jupyter=False
+        file=stream, width=width, highlight=False, force_terminal=False if plain else None, force_jupyter=False
     )  # a notebook shows each line apart else
 
 

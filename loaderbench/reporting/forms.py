@@ -57,7 +57,7 @@ class Display(Result):
     def __str__(self) -> str:
         """Return what a terminal of 100 columns shows."""
         with io.StringIO() as stream:
-            print_result(self, make_console(file=stream, width=100), whole=True)
+            print_result(self, make_console(file=stream, width=100, plain=True), whole=True)
             return stream.getvalue()
 
 

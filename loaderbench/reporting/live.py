@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
 
+    from loaderbench.reporting.result import Result
     from loaderbench.watching.watcher import Watcher
 
 REDRAW_S = 0.2
@@ -93,7 +94,10 @@ class Progress:
                 self._phase = text
             case Notice(text=text, whole_s=whole_s):
                 self._told_s = whole_s or self._told_s
-                self._say(text)
+                if self._cell is None:
+                    self._say(text)
+                else:  # a notebook shows stderr as an error
+                    self._phase = text
             case SoFar():
                 self._tell(message)
         # A verdict comes right behind its window, which was just drawn, and the next message is a window away.
@@ -132,6 +136,8 @@ class Progress:
             self._say(f"{record.status}: {record.failure.message}")
 
     def __enter__(self) -> Progress:
+        if self._cell is not None and not self._quiet:
+            self._cell.show("starting")
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -237,6 +243,14 @@ class Cell:
         if self._handle is not None:
             self.show("")
 
+    def add(self, result: Result) -> None:
+        """Show a result below, as a page."""
+        with suppress(Exception):
+            import IPython.display
+
+            of_cell: Any = IPython.display
+            of_cell.display(result)
+
 
 def cell_of_notebook() -> Cell | None:
     """Return a place below the cell that runs; None outside of a notebook."""
@@ -250,7 +264,7 @@ def _text_of(view: RenderableType) -> str:
     from loaderbench.reporting.console import make_console
 
     with io.StringIO() as stream:
-        make_console(file=stream, width=100).print(view)
+        make_console(file=stream, width=100, plain=True).print(view)
         return stream.getvalue().rstrip()
 
 

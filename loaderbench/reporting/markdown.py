@@ -34,7 +34,8 @@ def render_markdown(report: Report) -> str:
 
 def section(result: Result, sections: Sequence[Section], lead: Sequence[str] = ()) -> list[str]:
     """Its title, what was asked for, `lead` in bold, tables (folded but for the first), sections and code."""
-    lines = ["", f"### {_plain(result.title)}", "", _plain(" · ".join(result.settings)), ""]
+    lines = ["", f"### {_plain(result.title)}", ""]
+    lines += [_plain(" · ".join(result.settings)), ""] if result.settings else []
     for line in lead:
         lines += [f"**{_plain(line)}**", ""]
     for number, table in enumerate(result.tables):

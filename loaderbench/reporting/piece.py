@@ -20,6 +20,7 @@ RULES = (
     ".loaderbench tr, .loaderbench td, .loaderbench th { background: none }",
     ".loaderbench td, .loaderbench th { padding: 0.15em 0.6em; border-bottom: 1px solid var(--line) }",
     ".loaderbench caption { text-align: left; color: var(--soft) }",
+    ".loaderbench pre { background: none; color: inherit }",
     ".loaderbench svg { max-width: 100%; height: auto }",
 )
 

@@ -17,7 +17,7 @@ from loaderbench.reporting.words import NAMES
 
 PACE_COLUMNS = (Column("", left=True), Column("a step", "s"), Column("images/s"), Column("times as fast", "×"))
 GAIN_COLUMNS = (Column("cause", left=True), Column("without it, times as fast", "×"))
-PACE_NOTE = "In brackets: 95 % intervals. docs/whatif.md says what they hold."
+PACE_NOTE = "In brackets: 95 % intervals, with the model's own error."
 GAIN_NOTE = "Beyond the change: how many times as fast the changed run would be without the cause."
 LIMITS: Mapping[str, str] = {**NAMES, "storage": "the storage", "compute": "the step on the device"}
 

@@ -75,7 +75,7 @@ def address_of(variables: Mapping[str, str], rank: Rank) -> tuple[str, int]:
     if host is None or not is_count(port):
         raise ConfigError(
             f"{rank.launcher} started {rank.world_size} ranks but no address where they meet: set MASTER_ADDR "
-            "to the name of rank 0's node and MASTER_PORT to a free port there (docs/ranks.md)"
+            "to the name of rank 0's node and MASTER_PORT to a free port there"
         )
     return host, int(port)
 

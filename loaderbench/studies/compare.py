@@ -11,6 +11,7 @@ from loaderbench.analysis.comparison import compare
 from loaderbench.cases.options import COMPARE_ROUNDS, RESULTS
 from loaderbench.cases.study import read_options
 from loaderbench.lacking import require_run
+from loaderbench.recording.kinds import with_facts
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import CompareFacts, Comparison, SideName, StudyRecord
@@ -50,7 +51,7 @@ def compare_data_sets(
     study = ComparisonStudy(planned, Store(results))
     with shown(on_message, len(planned.cases)) as calls:
         study.measure(*calls)
-    return study.findings()
+    return with_facts(study.findings(), study.facts)
 
 
 class ComparisonStudy:

@@ -14,6 +14,7 @@ from loaderbench.cases.options import RESULTS, Price
 from loaderbench.cases.study import read_options
 from loaderbench.errors import ConfigError
 from loaderbench.lacking import require_run
+from loaderbench.recording.kinds import with_facts
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import StudyRecord, Sweep, SweepFacts
@@ -116,7 +117,7 @@ def sweep(
     with shown(on_message, len(cases)) as calls:
         study.measure(*calls)
     stored = study.store_study()
-    return SweepResult(tuple(study.records), study.findings(), stored.study_id)
+    return SweepResult(tuple(study.records), with_facts(study.findings(), stored.facts), stored.study_id)
 
 
 class SweepStudy:

@@ -31,9 +31,11 @@ from loaderbench.errors import CaseFailed
 from loaderbench.findings.table import words
 from loaderbench.lacking import require_run
 from loaderbench.recording.facts import ScaleProbe
+from loaderbench.recording.kinds import with_facts
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store, StudyFolder
 from loaderbench.recording.studies import Final, StudyRecord, TuneFacts, TuneScreen, TuneTrial, Tuning
+from loaderbench.reporting.live import cell_of_notebook
 from loaderbench.running.jobs.table import COMPARE_SCALES, SCREEN, ScalesRequest, ScreenRequest
 from loaderbench.running.supervisor import JobFailed, KeptChild
 from loaderbench.studies.kept import record_in
@@ -88,10 +90,14 @@ def tune(
     require_run("loaderbench.tune")
     asked = read_options({"prefetch": PREFETCHES, **options}, of="tune")
     check_tuning(asked, budget_s)
+    cell = cell_of_notebook() if say is no_note else None
+    say = say if cell is None else cell.show
     cases, default = plan_tuning(asked, dataset, on_note=say, progress=no_progress)
     study = Tune(cases, default, budget_s, Store(results), say).run()
+    if cell is not None:
+        cell.clear()
     assert isinstance(study.findings, Tuning)
-    return study.findings
+    return with_facts(study.findings, study.facts)
 
 
 @dataclass

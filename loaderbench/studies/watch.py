@@ -490,9 +490,9 @@ class OwnWatch:
         self._watching, self._owner = all_noticed(self.watcher), originals.os.getpid()
         self._watching.__enter__()
         self.watcher.sample()
-        judging, cell = Judging(str(self._script), beside), cell_of_notebook()
-        if cell is not None:
-            self.watcher.display = CellLine(judging, cell).show
+        judging, self._cell = Judging(str(self._script), beside), cell_of_notebook()
+        if self._cell is not None:
+            self.watcher.display = CellLine(judging, self._cell).show
         self._logging = WatchLog(self._script.name, judging, rank)
         _Watch.current, _Watch.own, _Watch.logging = self.watcher, self, self._logging
         atexit.register(self.leave)
@@ -516,7 +516,8 @@ class OwnWatch:
             self._writing.tick(watcher)
 
     def end(self) -> RunRecord | None:
-        """Store what was seen, and print it on stderr, once. None where nothing was, and in a forked process."""
+        """Store what was seen, and print it on stderr, once (a notebook shows the record instead). None where nothing
+        was, and in a forked process."""
         if originals.os.getpid() != self._owner or _Watch.own is not self:
             return None
         atexit.unregister(self.leave)
@@ -530,13 +531,19 @@ class OwnWatch:
             self.watcher, self._script.name, str(self._script), self._store, self._started_at, self._writing, None,
             self._rank,
         )  # fmt: skip
-        say_watched(record, nothing_seen(self.watcher), self._rank)
+        if self._cell is None or record is None:
+            say_watched(record, nothing_seen(self.watcher), self._rank)
         self._logging.end(self.watcher, record, self._store, say_problem, failed=False)
         return record
 
     def leave(self) -> RunRecord | None:
         """End it where the script has something else to do than to watch itself: it goes on, whatever fails here."""
-        return stored_or_told(self.end)[0]
+        record = stored_or_told(self.end)[0]
+        if record is not None and self._cell is not None:
+            from loaderbench.studies.again import show  # late: it imports all of a report
+
+            self._cell.add(show(record))
+        return record
 
     def _exit(self, status: int) -> NoReturn:
         """In place of `os._exit`, at which nothing runs that was registered. A forked process just ends."""

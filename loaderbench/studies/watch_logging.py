@@ -77,6 +77,7 @@ class WatchLog:
         self._summary_due_s = 0.0
         self._before: _Counters | None = None
         self._judged: RunRecord | None = None
+        self._summed: RunRecord | None = None
         self._watcher: Watcher | None = None
         self._points: list[Point] = []
 
@@ -111,8 +112,8 @@ class WatchLog:
         self._due_ns = now + round(max(POINT_S, since_s / POINTS) * 1e9)
         record = self._judging.record
         self._send_point(self._point(watcher, record))
-        if record is not None and since_s >= self._summary_due_s:
-            self._summary_due_s = SUMMARY_GROWS * since_s
+        if record is not None and record is not self._summed and since_s >= self._summary_due_s:
+            self._summary_due_s, self._summed = SUMMARY_GROWS * since_s, record
             self._send_summary(summary_of(worded(record)))
 
     def end(

@@ -12,6 +12,7 @@ from loaderbench.cases.options import RESULTS, Price, WhatifOptions, group, read
 from loaderbench.cases.study import check_whatif
 from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import Run
+from loaderbench.recording.kinds import with_facts
 from loaderbench.recording.record import Estimate, RunRecord
 from loaderbench.recording.store import RECORD_FILE, Store, StoredStudy, load_stored
 from loaderbench.recording.whatif import Whatif, WhatifFacts
@@ -45,7 +46,7 @@ def whatif(
         facts = predicted_of(str(run), asked, store, cost)
     study = WhatifStudy(facts, store)
     study.run(lambda line, stays: None)
-    return whatif_of(facts)
+    return with_facts(whatif_of(facts), facts)
 
 
 def predicted_of(name: str, options: WhatifOptions, store: Store, price: Price | None = None) -> WhatifFacts:

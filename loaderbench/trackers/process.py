@@ -33,6 +33,7 @@ CHUNK_BYTES = 1 << 16
 def main() -> None:
     """Serve one tracker until it is closed, or the script has ended."""
     given = json.loads(sys.argv[1])
+    sys.argv = [given["target"]["name"]]  # what libraries note of the program
     if os.fork():
         os._exit(0)
     asked, say = _private_streams()

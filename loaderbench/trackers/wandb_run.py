@@ -49,7 +49,7 @@ class Wandb(Library):
         import wandb
 
         project = os.environ.get("WANDB_PROJECT") or PROJECT
-        settings = wandb.Settings(silent=True, console="off", x_disable_stats=True)
+        settings = wandb.Settings(silent=True, console="off", x_disable_stats=True, program=target.name or None)
         run = wandb.init(project=project, name=target.name or None, reinit="create_new", settings=settings)
         return WandbRun(run, is_own=True)
 

@@ -73,6 +73,8 @@ def act(folder: Path, inputs: dict[str, str], runner: Path, **more: str) -> dict
         failed = any(one.returncode for one in done.values())
         if name == "Install" or (failed and name != "Comment"):
             continue
+        if name == "Measure in turns" and "measure=true" not in (runner / "output").read_text():
+            continue
         given = {
             key: re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda found: inputs[found[1]], value).replace(
                 "${{ runner.temp }}", str(runner)
@@ -170,16 +172,45 @@ def test_an_equal_head_passes_and_a_limit_that_the_interval_holds_too(tmp_path: 
     done = act(tmp_path / "repo", inputs(base, head, limit="0.3"), tmp_path / "runner", **event(tmp_path, github))
     turns = done["Measure in turns"]
     assert turns.returncode == 0, turns.stderr
-    assert "Not slower than allowed" in github.comments[0]["body"]
+    assert "**Slower" not in github.comments[0]["body"]
 
 
 def test_a_head_that_does_not_run_fails_and_is_said(tmp_path: Path, github: Any) -> None:
     base, _ = made(tmp_path / "repo", 0.004, 0.004)
     given = inputs(base, base, setup="echo broken >&2; exit 3", rounds="2")
     done = act(tmp_path / "repo", given, tmp_path / "runner", **event(tmp_path, github))
-    assert done["Measure in turns"].returncode == 2
-    assert "**The base could not be measured.**" in github.comments[0]["body"]
-    assert "broken" in github.comments[0]["body"]
+    assert done["Measure in turns"].returncode == 1
+    assert "**The head could not be measured.**" in github.comments[0]["body"]
+    assert "broken" in github.comments[0]["body"] and "regression=unknown" in (tmp_path / "runner/output").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_base_that_does_not_run_fails_nothing(tmp_path: Path, github: Any) -> None:
+    _, head = made(tmp_path / "repo", 0.001, 0.001)
+    (tmp_path / "repo/train.py").unlink()
+    git(tmp_path / "repo", "commit", "-qam", "none")
+    base = git(tmp_path / "repo", "rev-parse", "HEAD")
+    done = act(tmp_path / "repo", inputs(base, head), tmp_path / "runner", **event(tmp_path, github))
+    assert done["Measure in turns"].returncode == 0
+    assert "**The base could not be measured.** So nothing is compared" in github.comments[0]["body"]
+
+
+@pytest.mark.parametrize("base", ["", "0" * 40])
+def test_an_event_without_a_base_is_a_line_in_the_summary(base: str, tmp_path: Path, github: Any) -> None:
+    _, head = made(tmp_path / "repo", 0.004, 0.004)
+    done = act(tmp_path / "repo", inputs(base, head), tmp_path / "runner", **event(tmp_path, github))
+    assert {name: one.returncode for name, one in done.items()} == {"Check out both sides": 0, "Comment": 0}
+    assert "nothing is compared" in (tmp_path / "runner/summary.md").read_text() and github.comments == []
+
+
+def test_a_base_that_the_checkout_lacks_is_fetched(tmp_path: Path, github: Any) -> None:
+    base, head = made(tmp_path / "repo", 0.001, 0.004)
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{tmp_path / 'repo'}", "shallow")
+    given = inputs(base, head, setup="exit 3")
+    done = act(tmp_path / "shallow", given, tmp_path / "runner", **event(tmp_path, github))
+    assert done["Check out both sides"].returncode == 0, done["Check out both sides"].stderr
+    assert "0.001" in (tmp_path / "runner/loaderbench/sides/base/train.py").read_text()
 
 
 def test_a_wrong_request_is_one_line(tmp_path: Path, github: Any) -> None:
@@ -192,7 +223,7 @@ def test_a_wrong_request_is_one_line(tmp_path: Path, github: Any) -> None:
         done = act(tmp_path / "repo", inputs(base, head, **{name: value}), runner, **event(tmp_path, github))
         turns = done["Measure in turns"]
         assert turns.returncode == 2 and said in turns.stderr and len(turns.stderr.splitlines()) == 1
-    done = act(tmp_path / "repo", inputs("0" * 40, head), tmp_path / "runner9", **event(tmp_path, github))
+    done = act(tmp_path / "repo", inputs("1" * 40, head), tmp_path / "runner9", **event(tmp_path, github))
     assert done["Check out both sides"].returncode == 2 and "fetch-depth" in done["Check out both sides"].stderr
 
 

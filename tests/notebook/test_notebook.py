@@ -20,6 +20,11 @@ CELLS = [
     "loaderbench.run('photos', res=96, loader='threaded', workers=1, batch_size=4, duration=1, device='emulated')",
     "batches = loaderbench.watch([[1, 2]] * 400)\nwith batches:\n    for batch in batches:\n        time.sleep(0.006)",
     "loaderbench.show('latest')",
+    "loaderbench.sweep('photos', res=96, loader=['serial', 'threaded'], workers=[1], batch_size=4, duration=1, "
+    "device='emulated')",
+    "loaderbench.whatif('latest', workers=2)",
+    "loaderbench.load_run('latest')",
+    "%loaderbench watch --results own train.py",
     "%loaderbench list",
     "%loaderbench show nothing",
 ]
@@ -50,16 +55,30 @@ def test_a_notebook_shows_pages_progress_and_commands(small_set: Path, tmp_path:
     pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     (tmp_path / "photos").symlink_to(small_set)
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "JUPYTER_PLATFORM_DIRS": "1", "IPYTHONDIR": str(tmp_path)}
+    (tmp_path / "train.py").write_text(
+        "import time\nfrom torch.utils.data import DataLoader\n"
+        "for one in DataLoader(list(range(900)), 4):\n    time.sleep(0.005)\n"
+    )
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "FORCE_COLOR": "1",
+        "JUPYTER_PLATFORM_DIRS": "1",
+        "IPYTHONDIR": str(tmp_path),
+    }
     done = subprocess.run(
         [sys.executable, "-c", RUNNER], input=json.dumps(CELLS), cwd=tmp_path, env=environ, capture_output=True,
         text=True, check=False, timeout=590,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    _, run, _, shown, listed, refused = found["cells"]
-    pages = [one["data"]["text/html"] for one in [*run, *shown] if one["output_type"] == "execute_result"]
-    assert len(pages) == 2 and all(page.startswith('<div class="loaderbench">') for page in pages)
+    _, run, watched, shown, sweep, whatif, loaded, magic, listed, refused = found["cells"]
+    returned = [*run, *shown, *sweep, *whatif, *loaded, *magic]
+    pages = [one["data"]["text/html"] for one in returned if one["output_type"] == "execute_result"]
+    pages += [one["data"]["text/html"] for one in watched if "<div" in one.get("data", {}).get("text/html", "")]
+    assert len(pages) == 7 and all(page.startswith('<div class="loaderbench">') for page in pages)
+    assert not [one for one in watched if one.get("name") == "stderr"]  # which a notebook shows as an error
+    assert not any("\x1b" in html for _, _, html in found["seen"])
     for number, word in ((1, "images/s"), (2, "watch: ")):
         updates = [html for cell, kind, html in found["seen"] if cell == number and kind.endswith("display_data")]
         assert any(word in html for html in updates), (number, updates)
