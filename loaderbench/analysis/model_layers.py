@@ -36,7 +36,7 @@ LEAST_LAG_S = 30e-6
 """A device that begins a call sooner after it was issued had nothing to do: CUDA's clock is tied to the host's within
 about 10 µs, and a launch takes about 5 µs."""
 BLOCKS_PER_ROUND = 4
-METHOD = "blocks of steps within rounds, 95 %"
+METHOD = "the next run, by the rounds of this one, 95 %"
 COPIES: tuple[tuple[Part, str], ...] = (("copy_inputs", "x to Input"), ("copy_targets", "y to the loss"))
 
 
@@ -262,11 +262,12 @@ def _blocks(table: NDArray[np.float64]) -> Blocks:
 
 
 def _estimates(blocks: Blocks) -> list[Estimate]:
-    """Of each of the K quantities, seconds a step."""
+    """Of each of the K quantities, seconds a step, with the interval of the next run's."""
     found = []
-    for mean, half in zip(blocks.means().tolist(), blocks.half_widths().tolist(), strict=True):
-        low, high = (max(mean - half, 0.0), mean + half) if math.isfinite(half) else (None, None)
-        found.append(Estimate(mean, low, high, "s", len(blocks), METHOD))
+    for mean, low, high in zip(blocks.means().tolist(), *(end.tolist() for end in blocks.of_next_run()), strict=True):
+        known = not math.isnan(low)
+        ends = (max(low, min(mean, 0.0)), high) if known else (None, None)
+        found.append(Estimate(mean, *ends, "s", len(blocks), METHOD))
     return found
 
 

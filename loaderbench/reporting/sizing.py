@@ -128,7 +128,7 @@ def headline(sizing: Sizing) -> str:
     if sizing.is_decided is False and found is not None:
         most = "any number of" if found.high is None else f"{found.high:,}"
         return (
-            f"Not decided: {found.low:,} to {most} devices for {fmt.number(sizing.target_per_s)} images/s{limit}, by "
+            f"Not decided: {found.low or 1:,} to {most} devices for {fmt.number(sizing.target_per_s)} images/s{limit}, by "
             f"the interval: {one}. Measure longer (--duration), on an idle machine."
         )
     devices = fmt.MISSING if count is None else counted(count, "device")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -107,14 +108,16 @@ def time_layers(request: LayersRequest, report: Report) -> Layers:
         report(Phase("finding the calls"))
         found = discover(iteration, tracer)
         for _ in range(max(NUM_WARMING, device.num_search_steps)):
-            iteration.run()
+            took_s = sum(iteration.run()) / 1e9
             report(Phase("warming up"))
         watch = Stopwatch(device, found.has_backward)
         facts = device.describe()
         # While the device is held a loader would get ahead, and the wait for its batches would vanish.
         held = not facts.on_host_cpus and iteration.batches is None
         hold = _hold(iteration, tracer, watch) if held else None
-        seen = _rounds(request, _Turns(iteration, tracer, watch, hold), report)
+        turns = _Turns(iteration, tracer, watch, hold)
+        enough = math.ceil(request.least_round_s / (len(turns.kinds) * took_s))
+        seen = _rounds(replace(request, num_steps=max(request.num_steps, enough)), turns, report)
         kept = found.kept
         inputs = iteration.copied_inputs(iteration.resident)
         input_bytes = sum(one.nbytes for one in tensors_of(inputs))
