@@ -75,7 +75,7 @@ def sized(facts: SizeFacts) -> Sizing:
         still_grows=_still_grows(measured),
         is_decided=None
         if count is None or chosen is None or facts.target_per_s is None
-        else is_decided(count, constant=chosen.label != "measured"),
+        else is_decided(count, constant=chosen.source is not None),
         demand=_demand(facts, rate),
         supplies=_supplies(facts, rate),
         feed=facts.feed,

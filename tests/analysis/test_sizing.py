@@ -84,9 +84,10 @@ def test_a_rate_that_is_not_bounded_decides_no_number_of_devices(
     assert not is_decided(found, constant=False)
 
 
-def test_a_step_of_one_moment_decides_nothing_and_a_constant_does() -> None:
+@pytest.mark.parametrize("label", ["measured", "public spec"])
+def test_a_step_of_one_moment_decides_nothing_and_a_constant_does(label: str) -> None:
     assert sized(facts(batch(8, 0.010, num_steps=1, rounds=1), target_per_s=5000.0)).is_decided is False
-    known = BatchFacts(8, "ok", known=KnownStep(0.010, "spec", "a data sheet"))
+    known = BatchFacts(8, "ok", known=KnownStep(0.010, label, "a data sheet"))
     assert sized(facts(known, target_per_s=5000.0)).is_decided is True
 
 

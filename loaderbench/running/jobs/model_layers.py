@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -107,8 +108,9 @@ def time_layers(request: LayersRequest, report: Report) -> Layers:
         first_s = first.read(None)[0].calls_s[:, 0]
         report(Phase("finding the calls"))
         found = discover(iteration, tracer)
+        warming_ns = []
         for _ in range(max(NUM_WARMING, device.num_search_steps)):
-            took_s = sum(iteration.run()) / 1e9
+            warming_ns.append(sum(iteration.run()))
             report(Phase("warming up"))
         watch = Stopwatch(device, found.has_backward)
         facts = device.describe()
@@ -116,6 +118,7 @@ def time_layers(request: LayersRequest, report: Report) -> Layers:
         held = not facts.on_host_cpus and iteration.batches is None
         hold = _hold(iteration, tracer, watch) if held else None
         turns = _Turns(iteration, tracer, watch, hold)
+        took_s = statistics.median(warming_ns[-NUM_WARMING:]) / 1e9
         enough = math.ceil(request.least_round_s / (len(turns.kinds) * took_s))
         seen = _rounds(replace(request, num_steps=max(request.num_steps, enough)), turns, report)
         kept = found.kept
