@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.analysis.statistics import Blocks, blocks_of, draws_of_mean, interval
+from loaderbench.analysis.next_run import under_load
+from loaderbench.analysis.statistics import UNBOUNDED, Blocks, blocks_of, draws_of_mean, interval
 from loaderbench.cases.inputs import sample_inputs
 from loaderbench.findings.table import words
 from loaderbench.recording.caveats import Caveat
@@ -24,6 +26,7 @@ from loaderbench.recording.model_layers import (
     Part,
     TypeRow,
 )
+from loaderbench.recording.others import OtherPrograms
 from loaderbench.recording.record import Estimate
 
 CLOSURE = (0.95, 1.05)
@@ -36,7 +39,7 @@ LEAST_LAG_S = 30e-6
 """A device that begins a call sooner after it was issued had nothing to do: CUDA's clock is tied to the host's within
 about 10 µs, and a launch takes about 5 µs."""
 BLOCKS_PER_ROUND = 4
-METHOD = "blocks of steps within rounds, 95 %"
+METHOD = "the next run, by the rounds of this one, 95 %"
 COPIES: tuple[tuple[Part, str], ...] = (("copy_inputs", "x to Input"), ("copy_targets", "y to the loss"))
 
 
@@ -57,7 +60,7 @@ def layers_of(facts: LayersFacts) -> LayersResult:
     if step_s is not None and device_s is not None and (ratio := step_s.value / device_s.value) > MOST_ISSUING:
         caveats.append(Caveat("issuing_takes_longer", {"ratio": ratio}))
     alone, num_parameters = facts.alone, sum(call.parameters for call in facts.calls)
-    return LayersResult(
+    result = LayersResult(
         model=step.model,
         mode=step.mode,
         precision=step.precision,
@@ -93,6 +96,25 @@ def layers_of(facts: LayersFacts) -> LayersResult:
         status=facts.status,
         failure=facts.failure,
         device_s=device_s,
+    )
+    return _under_load(result, facts.others) if facts.device is not None and facts.device.on_host_cpus else result
+
+
+def _under_load(result: LayersResult, others: OtherPrograms | None) -> LayersResult:
+    """The times of a step on the processors with the intervals that they have beside others on them."""
+
+    def known(time_s: Estimate | None) -> Estimate | None:
+        return None if time_s is None else under_load(time_s, others)
+
+    return replace(
+        result,
+        rows=tuple(replace(row, in_step_s=known(row.in_step_s), alone_s=known(row.alone_s)) for row in result.rows),
+        forward_s=known(result.forward_s),
+        backward_s=known(result.backward_s),
+        forward_backward_s=known(result.forward_backward_s),
+        forward_alone_s=known(result.forward_alone_s),
+        backward_alone_s=known(result.backward_alone_s),
+        step_s=known(result.step_s),
     )
 
 
@@ -262,11 +284,14 @@ def _blocks(table: NDArray[np.float64]) -> Blocks:
 
 
 def _estimates(blocks: Blocks) -> list[Estimate]:
-    """Of each of the K quantities, seconds a step."""
+    """Of each of the K quantities, seconds a step, with the interval of the next run's."""
     found = []
-    for mean, half in zip(blocks.means().tolist(), blocks.half_widths().tolist(), strict=True):
-        low, high = (max(mean - half, 0.0), mean + half) if math.isfinite(half) else (None, None)
-        found.append(Estimate(mean, low, high, "s", len(blocks), METHOD))
+    for mean, low, high in zip(blocks.means().tolist(), *(end.tolist() for end in blocks.of_next_run()), strict=True):
+        if math.isnan(low):
+            found.append(Estimate(mean, None, None, "s", len(blocks), METHOD))
+            continue
+        bounded = high <= UNBOUNDED * abs(mean)
+        found.append(Estimate(mean, max(low, min(mean, 0.0)), high if bounded else None, "s", len(blocks), METHOD))
     return found
 
 

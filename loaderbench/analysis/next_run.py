@@ -11,6 +11,7 @@ import numpy as np
 from loaderbench.analysis.model import Model
 from loaderbench.analysis.statistics import at_every_look
 from loaderbench.cases.arms import Arm
+from loaderbench.recording.others import OtherPrograms
 from loaderbench.recording.record import Estimate, Verdict
 
 BESIDE_OTHERS = "between runs, under load"
@@ -88,6 +89,15 @@ def _crowded(model: Model) -> float:
         return 0.0
     on = min(max(1.0, seen.own + seen.queued), seen.cpus)
     return 1.96 * CROWDED / math.sqrt(on) * min(1.0, seen.held / seen.cpus)
+
+
+def under_load(known: Estimate, others: OtherPrograms | None) -> Estimate:
+    """A time on the processors, as that of the next run while others use as much of them: how the scheduler places a
+    run among them, and with whom it shares caches, lasts longer than the run."""
+    held = 0.0 if others is None else min(others.fraction, 1.0)
+    if known.low is None or not known.low > 0:
+        return known
+    return _widened(known, 1.96 * math.hypot(RUN_TO_RUN, CROWDED) * held, BESIDE_OTHERS)
 
 
 def _widened(known: Estimate, more: float, why: str) -> Estimate:

@@ -73,7 +73,9 @@ def sized(facts: SizeFacts) -> Sizing:
         bound=None if chosen is None else _bound(facts, chosen, measured),
         no_answer=no_answer,
         still_grows=_still_grows(measured),
-        is_decided=None if count is None or facts.target_per_s is None else is_decided(count),
+        is_decided=None
+        if count is None or chosen is None or facts.target_per_s is None
+        else is_decided(count, constant=chosen.source is not None),
         demand=_demand(facts, rate),
         supplies=_supplies(facts, rate),
         feed=facts.feed,
@@ -84,11 +86,11 @@ def sized(facts: SizeFacts) -> Sizing:
     )
 
 
-def is_decided(count: Count) -> bool:
-    """Whether the interval tells how many devices to buy, within a factor of MOST_SPREAD. Times without an interval are
-    constants."""
+def is_decided(count: Count, *, constant: bool) -> bool:
+    """Whether the interval tells how many devices to buy, within a factor of MOST_SPREAD. `constant`: the rate is a
+    constant of a profile, which has no interval."""
     if count.low is None or count.high is None:
-        return count.low is None and count.high is None
+        return constant
     return count.high <= max(MOST_SPREAD * count.low, count.low + 1)
 
 
@@ -109,9 +111,10 @@ def devices(target_per_s: float, rate: Estimate) -> Count:
     def needed(per_s: float) -> int:
         return max(1, math.ceil(target_per_s / per_s * (1 - 1e-12)))  # 4.000000000001 devices are 4
 
-    if rate.low is None or rate.high is None:
+    if rate.low is None and rate.high is None:
         return Count(needed(rate.value), None, None)
-    return Count(needed(rate.value), needed(rate.high), needed(rate.low) if rate.low > 0 else None)
+    most = needed(rate.low) if rate.low is not None and rate.low > 0 else None
+    return Count(needed(rate.value), 1 if rate.high is None else needed(rate.high), most)
 
 
 # -- one batch -------------------------------------------------------------------------------------------

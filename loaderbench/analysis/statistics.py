@@ -111,6 +111,31 @@ class Blocks:
         left = self.sums - self.means() * self.steps[:, None]
         return _standard_error(left, self.steps.sum()) * t_quantile(len(left) - 1)
 
+    def of_next_run(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """[K] ends of 95 % intervals of the same means in the next run of the same command; NaN for fewer than two
+        segments (one segment: two blocks).
+
+        What makes one run slower than the next (other programs, clocks, where the memory lies) lasts longer than a
+        segment, so a run's segments do not average it out: the next run's mean is known no better than the mean of one
+        more segment. Its interval is t(m − 1) · s · √(1 + 1/m), of the logarithms, since a disturbed step takes a
+        multiple; of the values themselves where one is not positive.
+        """
+        of = self.segment if len(set(self.segment.tolist())) > 1 else np.arange(len(self))
+        names, where = np.unique(of, return_inverse=True)
+        centre, m = self.means(), len(names)
+        if m < 2:
+            unknown = np.full(centre.shape, np.nan)
+            return unknown, unknown
+        sums = np.zeros((m, len(centre)))
+        np.add.at(sums, where, self.sums)
+        means = sums / np.bincount(where, weights=self.steps)[:, None]
+        factor = t_quantile(m - 1) * np.sqrt(1 + 1 / m)
+        plain = factor * means.std(axis=0, ddof=1)
+        positive = (means > 0).all(axis=0)
+        logs = factor * np.log(np.where(positive, means, 1.0)).std(axis=0, ddof=1)
+        low = np.where(positive, centre * np.exp(-logs), centre - plain)
+        return low, np.where(positive, centre * np.exp(logs), centre + plain)
+
     def widths_within(self) -> NDArray[np.float64]:
         """[K] the half-widths by the blocks' deviations from the mean of their own segment; 0 where each has one."""
         names, where = np.unique(self.segment, return_inverse=True)

@@ -25,7 +25,8 @@ def layers(
     steps: Annotated[
         int | None,
         typer.Option(
-            help="Steps to time, and as many without timing each call  [default: 50; 20 on the CPU, lenet 100]"
+            help="Steps to time, and as many without timing each call  [default: 50; 20 on the CPU; more "
+            "if they end within 5 s]"
         ),
     ] = None,
     data: Annotated[

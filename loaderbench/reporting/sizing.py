@@ -126,10 +126,10 @@ def headline(sizing: Sizing) -> str:
     if found is not None and found.low is not None and found.high is not None and found.low != found.high:
         spread = f" ({found.low} to {found.high} by its interval)"
     if sizing.is_decided is False and found is not None:
-        most = "any number of" if found.high is None else f"{found.high:,}"
+        spread = f"{found.low or 1:,} to {'any number of' if found.high is None else f'{found.high:,}'}"
         return (
-            f"Not decided: {found.low:,} to {most} devices for {fmt.number(sizing.target_per_s)} images/s{limit}, by "
-            f"the interval: {one}. Measure longer (--duration), on an idle machine."
+            f"Not decided: {spread} devices for {fmt.number(sizing.target_per_s)} images/s{limit}, by the interval: "
+            f"{one}. Measure longer (--duration), on an idle machine."
         )
     devices = fmt.MISSING if count is None else counted(count, "device")
     return f"{devices}{spread} for {fmt.number(sizing.target_per_s)} images/s{limit}: {one}."

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
 BATCH_SIZE, CPU_BATCH_SIZE = 64, 8
 """LeNet's batch is BATCH_SIZE on every device: that of its profile of 2019."""
-NUM_STEPS, CPU_NUM_STEPS, LENET_NUM_STEPS = 50, 20, 100
-"""LeNet's iteration takes milliseconds, so that 20 would be one moment of the machine."""
+NUM_STEPS, CPU_NUM_STEPS = 50, 20
 NUM_ROUNDS = 5
+LEAST_ROUND_S = 1.0
+"""A round takes at least so long unless --steps is given: five rounds of milliseconds would be one moment of the
+machine, and agree better than two runs do."""
 LEAST_RUN_SIZE = 32
 """Of the plan of a run; LeNet takes smaller images."""
 NO_LAYERS = "not measured: an emulated device has no layers; use --device cpu"
@@ -66,8 +68,7 @@ def plan_layers(
     planned = plan_model(model, options, instead=("cpu",))
     on_cpu = planned.device.on_host_cpus
     size = batch_size if batch_size is not None else CPU_BATCH_SIZE if on_cpu and model != LENET else BATCH_SIZE
-    usual = LENET_NUM_STEPS if model == LENET else CPU_NUM_STEPS if on_cpu else NUM_STEPS
-    steps = num_steps if num_steps is not None else usual
+    steps = num_steps if num_steps is not None else CPU_NUM_STEPS if on_cpu else NUM_STEPS
     check_range("--batch-size", size, 1)
     check_range("--steps", steps, NUM_ROUNDS)
     # Copies beside the compute of another step would hide in its time.
@@ -78,7 +79,8 @@ def plan_layers(
         step = case.step
     from loaderbench.running.jobs.table import LayersRequest  # late: it needs numpy
 
-    request = LayersRequest(step, planned.seed, NUM_ROUNDS, math.ceil(steps / NUM_ROUNDS), case)
+    least_s = LEAST_ROUND_S if num_steps is None else 0.0
+    request = LayersRequest(step, planned.seed, NUM_ROUNDS, math.ceil(steps / NUM_ROUNDS), case, least_s)
     return LayersPlan(request, alone)
 
 

@@ -12,6 +12,7 @@ import pytest
 from loaderbench.analysis.sizing import (
     devices,
     fed,
+    is_decided,
     order_statistics,
     sized,
     step_percentile,
@@ -69,6 +70,25 @@ def test_devices_are_the_target_over_the_rate_rounded_up(
 def test_a_rate_without_an_interval_gives_a_count_without_one() -> None:
     found = devices(10.0, replace(make_estimate(3.0), low=None, high=None))
     assert (found.value, found.low, found.high) == (4, None, None)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ends"),
+    [(0.1, None, (1, 100)), (None, None, (None, None)), (None, 20.0, (1, None)), (0.0, 20.0, (1, None))],
+)
+def test_a_rate_that_is_not_bounded_decides_no_number_of_devices(
+    low: float | None, high: float | None, ends: tuple[int | None, int | None]
+) -> None:
+    found = devices(10.0, replace(make_estimate(3.0), low=low, high=high))
+    assert (found.value, found.low, found.high) == (4, *ends)
+    assert not is_decided(found, constant=False)
+
+
+@pytest.mark.parametrize("label", ["measured", "public spec"])
+def test_a_step_of_one_moment_decides_nothing_and_a_constant_does(label: str) -> None:
+    assert sized(facts(batch(8, 0.010, num_steps=1, rounds=1), target_per_s=5000.0)).is_decided is False
+    known = BatchFacts(8, "ok", known=KnownStep(0.010, label, "a data sheet"))
+    assert sized(facts(known, target_per_s=5000.0)).is_decided is True
 
 
 def test_a_rate_is_the_batch_over_the_mean_step_and_its_interval_covers_the_rounds() -> None:

@@ -47,6 +47,34 @@ def test_intervals_cover_the_true_mean() -> None:
         assert hits >= 180, (correlation, hits)
 
 
+@pytest.mark.parametrize(("memory", "least"), [(0.0, 0.98), (0.5, 0.92), (0.7, 0.84)])
+def test_the_interval_of_the_next_run_holds_it_where_the_machine_changes_slowly(memory: float, least: float) -> None:
+    """Runs of five rounds, the next one 40 rounds later, on a machine whose speed is `memory` of its last round's. By
+    standard errors of the mean 0.84, 0.60 and 0.49 are held."""
+    random, held, num_runs = np.random.default_rng(7), 0, 400
+    for _ in range(num_runs):
+        levels = [0.0]
+        for rest in [1] * 5 + [40] + [1] * 4:
+            for _ in range(rest):
+                levels.append(memory * levels[-1] + random.normal() * 0.1 * (1 - memory**2) ** 0.5)
+        spent = np.exp(levels)
+        this, following = spent[1:6], spent[-5:]
+        steps = [[level * np.exp(random.normal(0, 0.05, 8))] for level in this]
+        low, high = blocks_of(steps).of_next_run()
+        held += bool(low[0] <= following.mean() <= high[0])
+    assert held / num_runs >= least
+
+
+def test_the_interval_of_the_next_run_is_wider_than_that_of_the_mean_and_unknown_of_one_round() -> None:
+    rounds = [[np.full(4, level)] for level in (1.0, 1.1, 0.9, 1.05, 0.95)]
+    low, high = blocks_of(rounds).of_next_run()
+    assert low[0] < 1 - blocks_of(rounds).half_widths()[0] and high[0] > 1 + blocks_of(rounds).half_widths()[0]
+    assert np.isnan(blocks_of([[np.ones(1)]]).of_next_run()).all()
+    assert [end[0] for end in blocks_of([[np.ones(4)], [np.ones(4)]]).of_next_run()] == [1, 1]
+    below, above = blocks_of([[np.array([-1.0, -1.0])], [np.array([2.0, 2.0])]]).of_next_run()
+    assert below[0] < 0.5 < above[0]  # values that are not all positive
+
+
 def test_one_block_has_no_width_and_says_so_by_n() -> None:
     blocks = blocks_of([[np.array([0.5])]])
     assert len(blocks) == 1

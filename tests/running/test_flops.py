@@ -97,6 +97,48 @@ def test_an_encoder_layer_counts_the_same_in_training_and_on_the_fast_path_of_in
     assert found == 2 * N * length * (4 * width * width + 2 * width * inner) + attention(length, width)
 
 
+@pytest.mark.parametrize("keys", [9, 21])
+def test_fused_attention_computes_its_scores_again_in_the_backward_pass(keys: int) -> None:
+    heads, length, width = 4, 9, 16
+    query = torch.randn(N, heads, length, width, requires_grad=True)
+    key, value = (torch.randn(N, heads, keys, width, requires_grad=True) for _ in range(2))
+    one_product = 2 * N * heads * length * keys * width
+    with FlopCount() as count:
+        out = nn.functional.scaled_dot_product_attention(query, key, value)
+        assert count.total == 2 * one_product
+        out.sum().backward()
+    # the scores again, and the gradients of the value, of the scores, of the query and of the key
+    assert count.total == 2 * one_product + 5 * one_product
+
+
+def test_batched_products_and_their_gradients() -> None:
+    left, right = torch.randn(2, 4, 5, requires_grad=True), torch.randn(2, 5, 6, requires_grad=True)
+    with FlopCount() as count:
+        torch.bmm(left, right).sum().backward()
+    assert count.total == 3 * 2 * 2 * 4 * 5 * 6
+
+
+@pytest.mark.parametrize(
+    ("layer", "given"),
+    [
+        (nn.Embedding(10, 8), torch.tensor([[1, 2, 3]])),
+        (nn.LayerNorm(8), torch.randn(N, 8)),
+        (nn.BatchNorm2d(4), torch.randn(N, 4, 5, 5)),
+        (nn.GELU(), torch.randn(N, 8).requires_grad_()),
+        (nn.MaxPool2d(2), torch.randn(N, 4, 6, 6).requires_grad_()),
+    ],
+)
+def test_look_ups_normalisations_and_elementwise_layers_count_nothing(layer: nn.Module, given: torch.Tensor) -> None:
+    assert counted(lambda: layer(given).sum().backward()) == 0
+
+
+def test_a_recurrent_cell_has_no_gradient_of_the_zeros_that_it_begins_with() -> None:
+    cell = nn.LSTMCell(5, 7)
+    forward, backward = forward_and_backward(cell, torch.randn(N, 5))
+    assert forward == 2 * N * 4 * 7 * (5 + 7)
+    assert backward == forward + 2 * N * 4 * 7 * 5
+
+
 def test_linear_and_its_gradients() -> None:
     assert forward_and_backward(nn.Linear(12, 20), torch.randn(N, 5, 12)) == (2 * N * 5 * 240, 2 * 2 * N * 5 * 240)
 

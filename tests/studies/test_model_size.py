@@ -278,6 +278,19 @@ def test_a_batch_that_does_not_fit_the_host_is_out_of_memory_by_type(tmp_path: P
         time_batch(BatchRequest(step, 4, 4, 1.0, 0), lambda message: None)
 
 
+def assert_answers(written: dict[str, Any], rate: dict[str, Any]) -> None:
+    """The number of devices for 100,000 images/s where the rate's interval decides it, else its bounds."""
+    needed = math.ceil(100_000 / rate["value"])
+    fewest, most = (math.ceil(100_000 / rate[end]) if rate[end] else None for end in ("high", "low"))
+    assert written["devices_needed"] == needed
+    assert written["devices_needed_interval"] == {"value": needed, "low": fewest, "high": most}
+    decided = fewest is not None and most is not None and most <= max(1.5 * fewest, fewest + 1)
+    assert written["is_decided"] == decided
+    wide = "any number of" if most is None else f"{most:,}"
+    said = f"{needed:,} device" if decided else f"Not decided: {fewest:,} to {wide} devices"
+    assert written["answer"][0].startswith(said)
+
+
 @pytest.mark.alone
 def test_a_real_model_is_sized_shown_and_judged_again(tmp_path: Path) -> None:
     results, target = tmp_path / "results", tmp_path / "size.json"
@@ -299,10 +312,9 @@ def test_a_real_model_is_sized_shown_and_judged_again(tmp_path: Path) -> None:
     # at least the 20,192 weights and an image, fp32
     assert one["no_prediction"] is None and one["predicted_peak_bytes"] > 4 * (20_192 + 28**2)
     assert many["predicted_peak_bytes"] > one["predicted_peak_bytes"]
-    assert written["devices_needed"] == math.ceil(100_000 / many["samples_per_s"]["value"])
     assert written["bound"] == "compute" and written["chosen_batch"] == 16
     assert written["demand"]["bytes_per_s"] == 200e6
-    assert written["answer"][0].startswith(f"{written['devices_needed']:,} device")
+    assert_answers(written, many["samples_per_s"])
     assert_kept(results, "model_size", num_runs=0)
 
 

@@ -207,22 +207,27 @@ def _below_rlimit(request: MeasureMemoryRequest, device: Device, cap_bytes: int,
 
 
 class _DataGrowth:
-    """How much the process's data grew at most within this context: by so much its address space grew.
+    """How much the process's data grew at most within this context: by so much its address space grew, less what of
+    that is no data at its end (what the C library reserves for a thread's heap, files).
 
-    The kernel keeps that one's peak (VmPeak of proc(5)). Pages that cannot be written fill it up to its earlier peak
-    first, so that each further byte shows; they are no data.
+    The kernel keeps the address space's peak (VmPeak of proc(5)). Pages that cannot be written fill it up to its
+    earlier peak first, so that each further byte shows; they are no data.
     """
 
     def __enter__(self) -> _DataGrowth:
         filled = max(_address_space("VmPeak") - _address_space("VmSize"), 0) + mmap.PAGESIZE
         self._filling = mmap.mmap(-1, filled, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=PROT_NONE)
-        self._before = _address_space("VmSize")
+        self._before, self._reserved = _address_space("VmSize"), _reserved()
         self.peak_bytes = 0
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.peak_bytes = _address_space("VmPeak") - self._before
+        self.peak_bytes = _address_space("VmPeak") - self._before - max(_reserved() - self._reserved, 0)
         self._filling.close()
+
+
+def _reserved() -> int:
+    return _address_space("VmSize") - _address_space("VmData")
 
 
 def _address_space(field: str) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -106,15 +108,19 @@ def time_layers(request: LayersRequest, report: Report) -> Layers:
         first_s = first.read(None)[0].calls_s[:, 0]
         report(Phase("finding the calls"))
         found = discover(iteration, tracer)
+        warming_ns = []
         for _ in range(max(NUM_WARMING, device.num_search_steps)):
-            iteration.run()
+            warming_ns.append(sum(iteration.run()))
             report(Phase("warming up"))
         watch = Stopwatch(device, found.has_backward)
         facts = device.describe()
         # While the device is held a loader would get ahead, and the wait for its batches would vanish.
         held = not facts.on_host_cpus and iteration.batches is None
         hold = _hold(iteration, tracer, watch) if held else None
-        seen = _rounds(request, _Turns(iteration, tracer, watch, hold), report)
+        turns = _Turns(iteration, tracer, watch, hold)
+        took_s = statistics.median(warming_ns[-NUM_WARMING:]) / 1e9
+        enough = math.ceil(request.least_round_s / (len(turns.kinds) * took_s))
+        seen = _rounds(replace(request, num_steps=max(request.num_steps, enough)), turns, report)
         kept = found.kept
         inputs = iteration.copied_inputs(iteration.resident)
         input_bytes = sum(one.nbytes for one in tensors_of(inputs))

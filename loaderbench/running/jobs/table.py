@@ -208,6 +208,8 @@ class LayersRequest(DeviceRequest):
     """Of each round: as many with the stopwatch as without."""
     case: Case | None = None
     """The data set and the loader that feed it; None: a batch in memory."""
+    least_round_s: float = 0.0
+    """More steps where a round would take less."""
 
 
 @dataclass(frozen=True)
