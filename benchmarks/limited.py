@@ -1,4 +1,4 @@
-"""A script as users write it, that limits its data before it builds its model; `model fit --how rlimit` must agree with it.
+"""A script as users write it, which limits its data before it builds its model: the truth of `model fit --how rlimit`.
 
     python benchmarks/limited.py MODEL train|infer BATCH BYTES SIDE
 
@@ -14,7 +14,7 @@ import torchvision
 
 NAME, MODE = sys.argv[1:3]
 BATCH, LIMIT, SIDE = map(int, sys.argv[3:6])
-SIGNS = ("allocate memory", "could not create", "could not execute", "bad_alloc")
+SIGNS = ("allocate memory", "could not create", "could not execute", "bad_alloc", "Resource temporarily")
 
 
 def data_bytes() -> int:
