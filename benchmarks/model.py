@@ -21,7 +21,7 @@ torchvision's of other kinds. `fit_others`: the largest batch of ten of these, b
 
 `fit`: two caps a model, in training and inference. By the ledger, the profiler's peak of the largest batch must be at
 most the cap, and that of the next one more, both measured without a cap. By RLIMIT_DATA, the largest batch must be
-within one of what a sweep of its neighbours says. At most 3 search trials.
+within one of what plain scripts with that limit say (benchmarks/limited.py). At most 3 search trials.
 
 `layers` measures times: leave the machine alone meanwhile. About 2, 25 and 40 minutes on 2 cores; `--quick` takes fewer
 models, rounds, batches and caps, `--rest` the batches and caps that it leaves out.
@@ -33,6 +33,8 @@ import argparse
 import gc
 import importlib.util
 import json
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -49,7 +51,6 @@ from torch.utils._pytree import tree_leaves
 from turns import Interval, median_interval, spread
 
 from loaderbench.analysis.memory import line_through, peak_bytes
-from loaderbench.analysis.model_memory import outcome_of
 from loaderbench.cases.case import MODES, Mode, Optimizer, Precision, Step
 from loaderbench.cases.inputs import Shapes, read_inputs
 from loaderbench.cases.options import ModelOptions, Words
@@ -58,14 +59,12 @@ from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.loaders.base import Batch
 from loaderbench.machine import environment
 from loaderbench.plain import to_json
-from loaderbench.recording.model_memory import TrialFacts
 from loaderbench.recording.store import Store
 from loaderbench.running.jobs.memory import measure_memory
 from loaderbench.running.jobs.model_layers import time_layers
-from loaderbench.running.jobs.table import TRY_BATCH, LayersRequest, MeasureMemoryRequest, TrialRequest
+from loaderbench.running.jobs.table import LayersRequest, MeasureMemoryRequest
 from loaderbench.running.layers import Found, Iteration, Stopwatch, copies_of, discover, repeated
 from loaderbench.running.memory_trace import trace_step
-from loaderbench.running.supervisor import Child, JobFailed
 from loaderbench.studies.fit_plan import plan_fit
 from loaderbench.studies.measure import quiet
 from loaderbench.studies.model import plan_model
@@ -377,16 +376,11 @@ def memory(steps: Iterator[Step]) -> list[dict[str, object]]:
     return rows
 
 
-def fits_alone(step: Step, cap: int) -> bool | None:
-    """Whether the batch fits below RLIMIT_DATA, in a process of its own; None where that is not known."""
-    failure = None
-    with tempfile.TemporaryDirectory() as folder, Child(Path(folder, "worker.log")) as child:
-        try:
-            child.ask(TRY_BATCH, TrialRequest(step, 0, 3, cap, "rlimit"), quiet)
-        except JobFailed as error:
-            failure = error.failure
-    outcome = outcome_of(TrialFacts(step.batch_size, "rlimit", 3, failure, None, None))
-    return None if outcome == "unknown" else outcome == "fits"
+def fits_alone(step: Step, cap: int) -> bool:
+    """Whether a plain script below RLIMIT_DATA (benchmarks/limited.py) ends its steps."""
+    side, script = str(step.input_size), Path(__file__).with_name("limited.py")
+    command = [sys.executable, str(script), step.model, step.mode, str(step.batch_size), str(cap), side]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def fit(models: tuple[str, ...], part: slice) -> list[dict[str, object]]:
@@ -443,7 +437,7 @@ def fit_row(step: Step, cap: int, way: str) -> dict[str, object]:
         sizes = range(max(largest - 2, 1), largest + 3)
         sweep = {size: fits_alone(replace(step, batch_size=size), cap) for size in sizes}
         best = max((size for size, fits in sweep.items() if fits), default=0)
-        truth, right = f"sweep says {best}", abs(best - largest) <= 1 and None not in sweep.values()
+        truth, right = f"plain scripts say {best}", abs(best - largest) <= 1
     right = right and found.confirmed and found.num_search_trials <= MOST_SEARCH
     name = f"{step.model} {step.mode} {cap / 2**20:.1f} MiB {way}"
     told = f"{found.num_search_trials} search trials; {truth}; {'right' if right else 'WRONG'}"

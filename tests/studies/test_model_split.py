@@ -279,6 +279,12 @@ def test_a_size_whose_turns_never_begin_together_is_refused(crew: type[Crew], tm
     assert all(one["num_turns"] >= 6 for one in only_times(tmp_path)) and only_times(tmp_path)
 
 
+def test_a_size_with_turns_enough_is_kept_however_many_began_late(crew: type[Crew], tmp_path: Path) -> None:
+    crew.late = staticmethod(lambda what, call: what == "repeat" and call % 3 != 0)
+    told = found(tmp_path)
+    assert all(one["num_turns"] >= 6 for one in told["times"]) and told["times"]
+
+
 def test_a_turn_in_which_a_member_began_late_is_repeated_with_its_neighbour(crew: type[Crew], tmp_path: Path) -> None:
     crew.late = staticmethod(lambda what, call: what == "run" and call in (3, 6))  # the first two compare outputs
     told = found(tmp_path)

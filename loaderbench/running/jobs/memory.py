@@ -113,8 +113,11 @@ def _steps(
 
 PROT_NONE = 0
 """<sys/mman.h>"""
-NO_DATA = ("could not create", "could not execute", "bad_alloc", "Cannot allocate memory")
-"""In errors of oneDNN and the C++ library where the kernel refuses memory."""
+NO_DATA = (
+    "could not create", "could not execute", "bad_alloc", "Cannot allocate memory", "Resource temporarily unavailable"
+)  # fmt: skip
+"""In errors of oneDNN and the C++ library where the kernel refuses memory; the last where it is that of a thread's
+stack."""
 
 
 def _on_host(
