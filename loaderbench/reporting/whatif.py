@@ -124,6 +124,8 @@ def check_lines(found: Whatif, facts: WhatifFacts) -> list[str]:
         for name, part in FIELDS.items()
         if getattr(getattr(wanted, part), name) != getattr(getattr(was, part), name)
     }
+    if not differ:
+        return []
     return [
         f"run the same with `{flags(differ)}`; `loaderbench ledger` then compares this prediction with the measurement"
     ]
