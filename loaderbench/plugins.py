@@ -143,7 +143,7 @@ def _from_entry(table: Table[Traits], entry: EntryPoint) -> Plugin[Traits]:
         raise UnavailableError(f"{table.kind} '{entry.name}' is not available: {error}") from error
     if not isinstance(found, Plugin) or not isinstance(found.traits, table.traits):
         wanted = f"Plugin({table.traits.__name__}(…), module)"
-        raise ConfigError(f"entry point {table.group}:{entry.name} must name a loaderbench.plugins.{wanted}")
+        raise ConfigError(f"entry point {table.group}:{entry.name} must name a {wanted} of loaderbench.plugins")
     return found
 
 

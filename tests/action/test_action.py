@@ -188,7 +188,7 @@ def test_a_head_that_does_not_run_fails_and_is_said(tmp_path: Path, github: Any)
 @pytest.mark.timeout(600)
 def test_a_base_that_does_not_run_fails_nothing(tmp_path: Path, github: Any) -> None:
     _, head = made(tmp_path / "repo", 0.001, 0.001)
-    (tmp_path / "repo/train.py").unlink()
+    (tmp_path / "repo" / "train.py").unlink()
     git(tmp_path / "repo", "commit", "-qam", "none")
     base = git(tmp_path / "repo", "rev-parse", "HEAD")
     done = act(tmp_path / "repo", inputs(base, head), tmp_path / "runner", **event(tmp_path, github))
@@ -210,7 +210,7 @@ def test_a_base_that_the_checkout_lacks_is_fetched(tmp_path: Path, github: Any) 
     given = inputs(base, head, setup="exit 3")
     done = act(tmp_path / "shallow", given, tmp_path / "runner", **event(tmp_path, github))
     assert done["Check out both sides"].returncode == 0, done["Check out both sides"].stderr
-    assert "0.001" in (tmp_path / "runner/loaderbench/sides/base/train.py").read_text()
+    assert "0.001" in (tmp_path / "runner/loaderbench/sides/base" / "train.py").read_text()
 
 
 def test_a_wrong_request_is_one_line(tmp_path: Path, github: Any) -> None:
