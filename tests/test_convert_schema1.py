@@ -72,12 +72,15 @@ def differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
 
 
 def told_otherwise(text: str, record: RunRecord) -> bool:
-    """Whether later rules mean the difference. Other than TOLD_OTHERWISE: a verdict on too few steps is none; a loader
+    """Whether later rules mean the difference. Other than TOLD_OTHERWISE: a verdict on too few steps is none, or a bound; a
+    loader
     whose storage costs something is not its preparation alone, though the files are in memory; of DALI's threads
     nothing says that they wait for a processor; where an arm took longer than `real`, the wait on the timeline is a
     part of what `real` took, so that less is unexplained."""
     assert record.verdict is not None
-    too_short = any(reason.code == "too_few_steps" for reason in record.verdict.reasons)
+    gain = record.verdict.gain
+    is_bound = gain is not None and gain.low is not None and gain.high is None
+    too_short = is_bound or any(reason.code == "too_few_steps" for reason in record.verdict.reasons)
     storage = record.verdict.speedup_if_removed["storage"]
     costs = record.case.subject.cache == "warm" and (storage is None or storage.value >= WORTH)
     assert record.arms is not None
