@@ -72,10 +72,10 @@ def differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
 
 
 def told_otherwise(text: str, record: RunRecord) -> bool:
-    """Whether later rules mean the difference. Other than TOLD_OTHERWISE: a verdict on too few steps is none,
-    or a bound; a loader whose storage costs something is not its preparation alone, though the files are in memory; of DALI's threads
-    nothing says that they wait for a processor; where an arm took longer than `real`, the wait on the timeline is a
-    part of what `real` took, so that less is unexplained."""
+    """Whether later rules mean the difference. Other than TOLD_OTHERWISE: a verdict on too few steps is none, or a
+    bound; a loader whose storage costs something is not its preparation alone, though the files are in memory; of
+    DALI's threads nothing says that they wait for a processor; where an arm took longer than `real`, the wait on the
+    timeline is a part of what `real` took, so that less is unexplained."""
     assert record.verdict is not None
     gain = record.verdict.gain
     is_bound = gain is not None and gain.low is not None and gain.high is None
