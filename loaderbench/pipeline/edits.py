@@ -133,10 +133,12 @@ def _less_of_the_step(fitted: Fitted, found: Edited, causes: Collection[Removed]
 
 
 def busy_s(fitted: Fitted) -> float:
-    """Mean seconds of a step in which the device computes; infinite where it does not tell."""
-    windows = [one.steps[max(1, one.num_warmup) :, STEP["busy_ns"]]
-               for one in fitted.recording.segments if one.arm in (Arm.DEVICE, Arm.REAL)]  # fmt: skip
-    busy = np.concatenate(windows) if windows else np.zeros(0)
+    """Mean seconds of a step in which the device computes: by steps that it was held for until they were issued, else
+    by what it tells of each step; infinite where neither is known."""
+    segments = [one for one in fitted.recording.segments if one.arm in (Arm.DEVICE, Arm.REAL)]
+    held = [ns for one in segments if one.held is not None for ns in one.held.busy_ns]
+    windows = [one.steps[max(1, one.num_warmup) :, STEP["busy_ns"]] for one in segments]
+    busy = np.array(held) if held else np.concatenate([*windows, np.zeros(0)])
     return float(busy.mean()) / 1e9 if len(busy) and (busy >= 0).all() else float("inf")
 
 

@@ -18,7 +18,7 @@ from loaderbench.analysis import storage as probed
 from loaderbench.analysis.processors import by_whom
 from loaderbench.cases.arms import Arm
 from loaderbench.pipeline.change import Change, changed
-from loaderbench.pipeline.edits import Removed, without
+from loaderbench.pipeline.edits import Removed, busy_s, without
 from loaderbench.pipeline.fit import EXPLAINED, Fitted, fit, residual
 from loaderbench.pipeline.gains import Replays
 from loaderbench.pipeline.replay import step_s
@@ -92,7 +92,7 @@ def gain_by_model(replays: Replays, bottleneck: Bottleneck) -> Estimate | None:
     """What a run would gain without a stage, known no better than the replay explains the run. None of anything but a
     stage that the replay can take out."""
     cause = next((one for one in _Judge(replays.fitted, replays).stages if one == bottleneck), None)
-    if cause is None:
+    if cause is None or (cause == "launch" and not np.isfinite(busy_s(replays.fitted))):
         return None
     return replays.estimate(replays.gain({WITHOUT[cause]}), own=abs(residual(replays.fitted)) + ALIKE - 1.0)
 
