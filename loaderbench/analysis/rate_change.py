@@ -2,9 +2,9 @@
 full or warm, a neighbour that came. A mean over both is the rate of neither.
 
 The run's step times, in blocks of whole rounds of its workers, are split in two where that separates them best. The
-split counts if each block of one side is CLEARLY slower than each of the other, and if blocks in a random order would
-be split so in 1 of 1 ÷ CHANCE cases at most (permutation test: Pitman, JRSS Supplement 4, 1937): 2 ÷ (n over k), for
-either side may be the slower one, times the n − 1 places that are tried.
+split counts if each block of one side is CLEARLY slower than each of the other, and if the k slow ones of n would stand
+together at an end by CHANCE at most, were their order random (permutation test: Pitman, JRSS Supplement 4, 1937):
+2 ÷ (n over k).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from loaderbench.recording.record import RateChange
 
 CLEARLY = 1.25
 """As a verdict must be able to exclude a gain (analysis/verdict.py, CLEAR)."""
-CHANCE = 0.01
+CHANCE = 0.05
 
 
 def rate_change(windows: Sequence[Segment], lanes: int, begun_ns: int) -> RateChange | None:
@@ -39,11 +39,11 @@ def rate_change(windows: Sequence[Segment], lanes: int, begun_ns: int) -> RateCh
     for place in range(1, len(per_sample)):
         before, after = per_sample[:place], per_sample[place:]
         apart = max(after.min() / before.max(), before.min() / after.max())
-        chance = 2 * (len(per_sample) - 1) / math.comb(len(per_sample), place)
+        chance = 2 / math.comb(len(per_sample), place)
         if apart >= CLEARLY and chance <= CHANCE and (best is None or apart > best[0]):
             best = float(apart), place
     if best is None:
         return None
     place = best[1]
-    rates = [sum(samples[part]) / sum(seconds[part]) for part in (slice(None, place), slice(place, None))]
-    return RateChange((ends[place - 1] - begun_ns) / 1e9, *rates)
+    rates = [float(sum(samples[part]) / sum(seconds[part])) for part in (slice(None, place), slice(place, None))]
+    return RateChange(float(ends[place - 1] - begun_ns) / 1e9, *rates)
