@@ -12,7 +12,7 @@ History
        step without workers; what an arm of a single window may be off by tell the windows of the others; a run that
        ended because it was decided tells its gains with intervals that hold at every look; records have `timing`
     36 a run of few, long steps gets a cause with a lower bound of its gain, by replay; a stage's gain stands beside
-       that by replay, which must not deny it; a rate that changed for good is told
+       that by replay, which must not deny it; records have `rate_change`
 """
 
 from __future__ import annotations

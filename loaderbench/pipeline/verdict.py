@@ -14,7 +14,7 @@ from itertools import combinations
 
 import numpy as np
 
-from loaderbench.analysis import storage as probed
+from loaderbench.analysis import storage
 from loaderbench.analysis.processors import by_whom
 from loaderbench.cases.arms import Arm
 from loaderbench.pipeline.change import Change, changed
@@ -77,24 +77,26 @@ def at_least(replays: Replays) -> tuple[Cause, Estimate] | None:
     if replays.order.num_blocks < 2:
         replays = replace(replays, by_batch=True)
     judge = _Judge(replays.fitted, replays)
-    found = judge.judged()
-    cause = next((one for one in judge.stages if one == found.bottleneck and not found.joint), None)
-    gain = None if cause is None else found.gains[cause]
+    bottleneck, joint = judge.named(judge.contention())
+    cause = next((one for one in judge.stages if one == bottleneck and not joint), None)
+    gain = None if cause is None else judge.estimate(cause)
     if cause is None or gain is None or gain.low is None or gain.low < WORTH:
         return None
-    storage = found.gains.get("storage")
-    if cause != "storage" and storage is not None and (storage.high is None or storage.high >= WORTH):
-        return None
+    if cause != "storage" and "storage" in judge.stages:
+        most = judge.estimate("storage").high
+        if most is None or most >= WORTH:
+            return None
     return cause, replace(gain, high=None)
 
 
 def gain_by_model(replays: Replays, bottleneck: Bottleneck) -> Estimate | None:
     """What a run would gain without a stage, known no better than the replay explains the run. None of anything but a
     stage that the replay can take out."""
-    cause = next((one for one in _Judge(replays.fitted, replays).stages if one == bottleneck), None)
+    judge = _Judge(replays.fitted, replays)
+    cause = next((one for one in judge.stages if one == bottleneck), None)
     if cause is None or (cause == "launch" and not np.isfinite(busy_s(replays.fitted))):
         return None
-    return replays.estimate(replays.gain({WITHOUT[cause]}), own=abs(residual(replays.fitted)) + ALIKE - 1.0)
+    return replays.estimate(judge.gain(WITHOUT[cause]), own=abs(residual(replays.fitted)) + ALIKE - 1.0)
 
 
 def limits(fitted: Fitted, replays: Replays, change: Change) -> Limit:
@@ -140,13 +142,11 @@ class _Judge:
         gains = {
             cause: self.gain(edit) for cause, edit in WITHOUT.items() if cause == "compute" or cause in self.stages
         }
-        contention = self._contention()
+        contention = self.contention()
         if contention is not None:
             gains["contention"] = contention[1]
-        bottleneck, joint = self._named(contention)
+        bottleneck, joint = self.named(contention)
         explained, held_out = self._explained()
-        if abs(residual(self.fitted)) > EXPLAINED:
-            bottleneck, joint = "undetermined", ()
         estimates = {cause: self.replays.estimate(gain) for cause, gain in gains.items()}
         together = [WITHOUT[cause] for cause in joint if cause in WITHOUT]
         return Replayed(
@@ -159,7 +159,10 @@ class _Judge:
         none = float("nan"), False
         return none if self.change is not None else held_out_residual(self.fitted.run) or none
 
-    def _contention(self) -> tuple[Removed, Times] | None:
+    def estimate(self, cause: Cause) -> Estimate:
+        return self.replays.estimate(self.gain(WITHOUT[cause]))
+
+    def contention(self) -> tuple[Removed, Times] | None:
         seen = self.fitted.seen
         if seen is None or not seen.waits:
             return None
@@ -176,7 +179,10 @@ class _Judge:
         low = self.replays.estimate(gain).low
         return bool(gain[0] >= WORTH and low is not None and low >= SURE)
 
-    def _named(self, contention: tuple[Removed, Times] | None) -> tuple[Bottleneck, tuple[Cause, ...]]:
+    def named(self, contention: tuple[Removed, Times] | None) -> tuple[Bottleneck, tuple[Cause, ...]]:
+        """The bottleneck, with the causes of a joint one; undetermined where the replay does not explain the run."""
+        if abs(residual(self.fitted)) > EXPLAINED:
+            return "undetermined", ()
         ranked = sorted(self.stages, key=lambda cause: -float(self.gain(WITHOUT[cause])[0]))
         best = self.gain(WITHOUT[ranked[0]])
         if contention is not None and self._is_worth(contention[1]):
@@ -221,4 +227,4 @@ class _Judge:
         most: StorageSlowness = "stalls" if slow["stalls"] >= slow["tail"] else "tail"
         if slow[most] >= HALF:
             return most
-        return probed.bound_by(self.fitted.recording.facts.storage.ceiling, max(1, self.fitted.real.workers))
+        return storage.bound_by(self.fitted.recording.facts.storage.ceiling, max(1, self.fitted.real.workers))
